@@ -18,7 +18,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/holdfast-stock/holdfast/bench/session"
+	"github.com/holdfast-stock/holdfast/bench/rounds"
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
@@ -29,7 +29,7 @@ func main() { command.Main("bench", run) }
 
 // settings are the command line. The tags define the flags.
 type settings struct {
-	session.Session
+	rounds.Flags
 	Only        []string `default:"targets" enum:"${sets}" help:"Measurements: targets, versions (the service against itself at the commit --against), instances (one instance against the most of --instances), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows), slots (one SKU sold by --instances, while PostgreSQL delays each COMMIT by --delays; unless --variants names others: ${hot})."`
 	Databases   []string `name:"db" default:"mariadb,postgres" enum:"mariadb,postgres" help:"Databases."`
 	Variants    []string `enum:"${variants}" help:"Only these: ${enum}."`

@@ -26,7 +26,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/holdfast-stock/holdfast/bench/session"
+	"github.com/holdfast-stock/holdfast/bench/rounds"
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
@@ -58,7 +58,7 @@ var arrangements = []arrangement{
 
 // settings are the command line. The tags define the flags.
 type settings struct {
-	session.Session
+	rounds.Flags
 	Backends     []string `default:"${backends}" enum:"${backends}" help:"Only these backends."`
 	Arrangements []string `default:"${arrangements}" enum:"${arrangements}" help:"Only these numbers of contenders: processes x goroutines of each."`
 }

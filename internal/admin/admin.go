@@ -65,8 +65,7 @@ type Reconciler interface {
 	Usable(ctx context.Context) error
 	Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error)
 	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error
-	Refill(ctx context.Context, skus []stock.SKU) error
-	FillNew(ctx context.Context, row ledger.StockRow) error
+	Refill(ctx context.Context, sku stock.SKU) error
 	Deliver(ctx context.Context, sku stock.SKU) error
 	FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
 	GiveBack(ctx context.Context, t stock.Take) bool
@@ -123,7 +122,7 @@ func (a *Admin) setRow(ctx context.Context, set stock.Setting) (row ledger.Stock
 		row, created, err = a.ledger.Set(ctx, set)
 		switch {
 		case created && err == nil:
-			a.fillNew(ctx, row)
+			a.fillNew(ctx, row.SKU)
 			return row, true, nil
 		case err == nil && row.Total <= set.Total:
 			a.deliver(ctx, row.SKU)
@@ -145,9 +144,9 @@ func (a *Admin) setRow(ctx context.Context, set stock.Setting) (row ledger.Stock
 }
 
 // fillNew fills the gate with a new SKU. If that fails, the first take asks for it.
-func (a *Admin) fillNew(ctx context.Context, row ledger.StockRow) {
-	if err := a.reconciler.FillNew(ctx, row); err != nil {
-		a.log.WarnContext(ctx, "filling the gate with a new SKU failed; the first order will fill it", "sku", row.SKU, "error", err)
+func (a *Admin) fillNew(ctx context.Context, sku stock.SKU) {
+	if err := a.reconciler.Refill(ctx, sku); err != nil {
+		a.log.WarnContext(ctx, "filling the gate with a new SKU failed; the first order will fill it", "sku", sku, "error", err)
 	}
 }
 
@@ -235,10 +234,15 @@ func (a *Admin) asStock(ctx context.Context, row ledger.StockRow) (Stock, error)
 	return page[0], nil
 }
 
+// asStocks returns the rows with the available of the gate. A count that the gate lacks is the
+// row's: the next order fills it.
 func (a *Admin) asStocks(ctx context.Context, rows []ledger.StockRow) ([]Stock, error) {
-	levels, err := a.filledLevels(ctx, rows)
-	if err != nil {
-		return nil, readError(err)
+	levels := make([]stock.Level, len(rows)) // not filled
+	if a.gate != nil && len(rows) > 0 {
+		var err error
+		if levels, err = a.reconciler.Levels(ctx, rows); err != nil {
+			return nil, readError(err)
+		}
 	}
 	page := make([]Stock, len(rows))
 	for i, row := range rows {
@@ -249,36 +253,11 @@ func (a *Admin) asStocks(ctx context.Context, rows []ledger.StockRow) ([]Stock, 
 		if row.LimitHolds() {
 			page[i].BuyerLimit = row.BuyerLimit
 		}
-		if a.gate != nil {
+		if levels[i].Filled {
 			page[i].Available = levels[i].Available
 		}
 	}
 	return page, nil
-}
-
-// filledLevels reads the gate's counts of the rows, and fills those that it lacks.
-// Without a gate it returns none.
-func (a *Admin) filledLevels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
-	if a.gate == nil || len(rows) == 0 {
-		return nil, nil
-	}
-	levels, err := a.reconciler.Levels(ctx, rows)
-	if err != nil {
-		return nil, err
-	}
-	var lacking []stock.SKU
-	for i, row := range rows {
-		if !levels[i].Filled {
-			lacking = append(lacking, row.SKU)
-		}
-	}
-	if len(lacking) == 0 {
-		return levels, nil
-	}
-	if err := a.reconciler.Refill(ctx, lacking); err != nil {
-		return nil, err
-	}
-	return a.reconciler.Levels(ctx, rows)
 }
 
 // Audit compares the counts of a SKU.
@@ -289,7 +268,7 @@ func (a *Admin) Audit(ctx context.Context, sku stock.SKU) (Audit, error) {
 	if err != nil {
 		return Audit{}, readError(err)
 	}
-	levels, err := a.filledLevels(ctx, []ledger.StockRow{row})
+	level, err := a.filledLevel(ctx, row)
 	if err != nil {
 		return Audit{}, readError(err)
 	}
@@ -298,9 +277,7 @@ func (a *Admin) Audit(ctx context.Context, sku stock.SKU) (Audit, error) {
 		return Audit{}, readError(err)
 	}
 	audit := Audit{SKU: sku, Total: row.Total, Sold: sold, LedgerAvailable: row.Available}
-	var level *stock.Level
-	if a.gate != nil {
-		level = &levels[0]
+	if level != nil {
 		audit.GateAvailable, audit.GateInFlight = &level.Available, &level.InFlight
 	}
 	units := row.Units()
@@ -308,6 +285,24 @@ func (a *Admin) Audit(ctx context.Context, sku stock.SKU) (Audit, error) {
 	found := stock.Compare(units, level, units)
 	audit.Oversold, audit.Drift = found.Oversold, found.Drift
 	return audit, nil
+}
+
+// filledLevel reads the gate's count of the row, and fills it first if the gate lacks it. nil:
+// there is no gate.
+func (a *Admin) filledLevel(ctx context.Context, row ledger.StockRow) (*stock.Level, error) {
+	if a.gate == nil {
+		return nil, nil
+	}
+	levels, err := a.reconciler.Levels(ctx, []ledger.StockRow{row})
+	if err == nil && !levels[0].Filled {
+		if err = a.reconciler.Refill(ctx, row.SKU); err == nil {
+			levels, err = a.reconciler.Levels(ctx, []ledger.StockRow{row})
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &levels[0], nil
 }
 
 func readError(err error) error {

@@ -202,7 +202,7 @@ type twinReconciler struct {
 	*shop
 	unusable, cannot error         // if not nil, the answers of Usable and PrepareRetry
 	noLevels         error         // if not nil, the answer of Levels
-	noFill           error         // if not nil, the answer of Refill, FillNew and Deliver
+	noFill           error         // if not nil, the answer of Refill and Deliver
 	resolved         order.Outcome // of an unknown outcome
 }
 
@@ -235,16 +235,8 @@ func (r *twinReconciler) fill() {
 	}
 }
 
-func (r *twinReconciler) Refill(context.Context, []stock.SKU) error {
+func (r *twinReconciler) Refill(context.Context, stock.SKU) error {
 	r.call("refill")
-	if r.noFill == nil {
-		r.fill()
-	}
-	return r.noFill
-}
-
-func (r *twinReconciler) FillNew(context.Context, ledger.StockRow) error {
-	r.call("fill")
 	if r.noFill == nil {
 		r.fill()
 	}
@@ -310,14 +302,7 @@ func TestCreate(t *testing.T) {
 		s := newShop(true)
 		s.reconciler.noFill = fault
 		st, created, err := s.set(t.Context(), 10)
-		if fault != nil { // the row is there; its count cannot be shown
-			if !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, fault) || s.ledger.row == nil {
-				t.Errorf("answered %+v, %v; the row is %v", st, err, s.ledger.row)
-			}
-			s.reconciler.noFill = nil
-			st, created, err = s.set(t.Context(), 10)
-		}
-		if want := (Stock{SKU: apple, Kind: stock.Product, Total: 10, Available: 10}); err != nil || created != (fault == nil) || st != want {
+		if want := (Stock{SKU: apple, Kind: stock.Product, Total: 10, Available: 10}); err != nil || !created || st != want || s.gate.filled != (fault == nil) {
 			t.Errorf("answered %+v, created %v, %v; want %+v", st, created, err, want)
 		}
 	}
@@ -325,7 +310,7 @@ func TestCreate(t *testing.T) {
 	if _, created, err := s.set(t.Context(), 10); err != nil || !created {
 		t.Errorf("without a gate: created %v, %v", created, err)
 	}
-	s.want(t, 10, 10, "set", "fill")
+	s.want(t, 10, 10, "set", "refill")
 }
 
 // TestRaise checks that added units are delivered to the gate, and that they are
@@ -520,8 +505,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRead checks what is shown of a SKU, and that a count that is missing at the
-// gate is filled first.
+// TestRead checks what is shown of a SKU, also if the gate lacks its count: reading does not
+// fill it, and an audit does.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	s := stocked(true, 4)
@@ -531,12 +516,19 @@ func TestRead(t *testing.T) {
 	if st, err := s.Stock(t.Context(), apple); err != nil || st != want {
 		t.Errorf("read %+v, %v; want %+v", st, err, want)
 	}
-	s.want(t, 10, 6, "refill")
 	if page, next, err := s.ListStock(t.Context(), "", 1); err != nil || next != "" || !slices.Equal(page, []Stock{want}) {
 		t.Errorf("listed %+v, next %q, %v", page, next, err)
 	}
-	s.gate.available, s.gate.inFlight = 3, 2
+	if s.gate.filled {
+		t.Error("reading has filled the gate")
+	}
 	audit, err := s.Audit(t.Context(), apple)
+	if err != nil || *audit.GateAvailable != 6 || audit.Drift != 0 {
+		t.Errorf("audited %+v, %v", audit, err)
+	}
+	s.want(t, 10, 6, "refill")
+	s.gate.available, s.gate.inFlight = 3, 2
+	audit, err = s.Audit(t.Context(), apple)
 	if err != nil || *audit.GateAvailable != 3 || *audit.GateInFlight != 2 || audit.LedgerAvailable != 6 || audit.Sold != 4 || audit.Drift != -1 {
 		t.Errorf("audited %+v, %v", audit, err)
 	}

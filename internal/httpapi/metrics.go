@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-stock/holdfast/internal/latency"
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 // requests counts and times the requests that the API answers. Its labels come from
@@ -104,6 +105,6 @@ func (m *requests) observe(ctx context.Context, method, path string, status int,
 	}
 	count.Inc()
 	if class := status / 100; class < len(a.byClass) && a.byClass[class] != nil {
-		latency.Observe(ctx, a.byClass[class], took)
+		tracing.Observe(ctx, a.byClass[class], took)
 	}
 }

@@ -3,14 +3,10 @@
 package latency
 
 import (
-	"context"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 // buckets are the upper bounds in seconds. They follow each other closely where orders
@@ -27,12 +23,6 @@ var buckets = []float64{
 // 10 s, and with these bounds beyond.
 func Options(name, help string, beyond ...float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: append(slices.Clone(buckets), beyond...)}
-}
-
-// Observe adds a duration to a histogram, with an exemplar that names the trace of ctx if
-// it is sampled.
-func Observe(ctx context.Context, h prometheus.Observer, took time.Duration) {
-	tracing.Observe(ctx, h, took.Seconds())
 }
 
 // Quantile estimates a quantile between 0 and 1 of a histogram as Prometheus does: within a

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/latency"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -68,7 +67,7 @@ func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.
 	if err != nil {
 		return err
 	}
-	defer func(begun time.Time) { latency.Observe(ctx, l.metrics.transaction, time.Since(begun)) }(time.Now())
+	defer func(begun time.Time) { tracing.Observe(ctx, l.metrics.transaction, time.Since(begun)) }(time.Now())
 	decisions := cutter.AllTaken(len(rs)) // at once, the COMMIT cuts every take or fails
 	if !atOnce {
 		if decisions, err = plan.Cut(ctx, tx); err == nil {

@@ -45,10 +45,6 @@ type ExpiryRound struct {
 	size int
 	// waitAfter is when a batch may wait again for a stock row.
 	waitAfter time.Time
-	// left is a SKU whose orders a batch has left out, because its stock row was locked. The
-	// next batch that has it waits for that row: otherwise sales that leave the row no free
-	// moment could keep its orders from expiring. Empty: none.
-	left stock.SKU
 }
 
 // duePosition is the place of an order among the orders that are due.
@@ -57,28 +53,14 @@ type duePosition struct {
 	id uuid.UUID
 }
 
-// first returns the SKU whose stock row a batch of these SKUs waits for, or none. oldest is
-// its oldest order.
-func (r *ExpiryRound) first(oldest *order.Order, skus []stock.SKU) []stock.SKU {
-	switch {
-	case time.Now().Before(r.waitAfter):
-	case slices.Contains(skus, r.left):
-		return []stock.SKU{r.left}
-	case oldest != nil && len(oldest.Lines) > 0:
-		return []stock.SKU{oldest.Lines[0].SKU}
+// first returns the SKU whose stock row a batch waits for, or none. oldest is its oldest
+// order. It may be any of its SKUs: sales that leave one row no free moment must not keep the
+// order from expiring.
+func (r *ExpiryRound) first(oldest *order.Order) []stock.SKU {
+	if oldest == nil || len(oldest.Lines) == 0 || time.Now().Before(r.waitAfter) {
+		return nil
 	}
-	return nil
-}
-
-// leave notes one of the SKUs in out, which a batch has left out. The batch has waited for
-// the stock rows of the SKUs in first.
-func (r *ExpiryRound) leave(first, out []stock.SKU) {
-	if slices.Contains(first, r.left) {
-		r.left = ""
-	}
-	if len(out) > 0 && r.left == "" {
-		r.left = out[rand.IntN(len(out))]
-	}
+	return []stock.SKU{oldest.Lines[rand.IntN(len(oldest.Lines))].SKU}
 }
 
 // end ends the round after a batch that had the youngest order that is due. But if orders
@@ -86,7 +68,7 @@ func (r *ExpiryRound) leave(first, out []stock.SKU) {
 // that failed are not tried all the time.
 func (r *ExpiryRound) end() {
 	if r.failed == 0 || time.Since(r.began) >= expiryRetry {
-		*r = ExpiryRound{waitAfter: r.waitAfter, left: r.left}
+		*r = ExpiryRound{waitAfter: r.waitAfter}
 	}
 }
 
@@ -117,9 +99,13 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 	}
 	var row *lockedRowError
 	switch {
+	case err == nil:
+		if round.size *= 2; round.size >= limit {
+			round.size = 0
+		}
 	case errors.As(err, &row):
 		l.log.Warn("orders cannot expire because another transaction has locked their stock row", "sku", row.sku, "error", err)
-		round.waitAfter, round.left = time.Now().Add(expiryRetry), ""
+		round.waitAfter = time.Now().Add(expiryRetry)
 		return Expiry{More: true, Failed: round.failed}, nil
 	case isFault(err) && len(due) > 1:
 		round.size = len(due) / 2
@@ -127,12 +113,8 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 	case isFault(err):
 		round.failed++
 		l.log.Warn("an order cannot expire and is passed over", "order", due[0].id, "error", err)
-	case err != nil:
-		return Expiry{}, fmt.Errorf("expiring orders: %w", err)
 	default:
-		if round.size *= 2; round.size >= limit {
-			round.size = 0
-		}
+		return Expiry{}, fmt.Errorf("expiring orders: %w", err)
 	}
 	e.More, e.Failed = len(due) == size, round.failed
 	if len(due) > 0 {
@@ -166,8 +148,8 @@ func (e *lockedRowError) Error() string {
 // expireBatch expires those of the orders that are due, and whose rows and stock rows no
 // other transaction holds locked.
 //
-// It waits for one lock only, that of a stock row of the oldest order, or of the SKU that
-// the round has left. It holds no other lock then. After that it waits for no transaction
+// It waits for one lock only, that of a stock row of the oldest order. It holds no other lock
+// then. After that it waits for no transaction
 // that waits for stock rows or orders. So it is part of no deadlock, and delays no sale longer
 // than the batch takes.
 //
@@ -182,13 +164,13 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 		return e, err
 	}
 	skus := skusOfOrders(orders)
-	first := round.first(orders[ids[0]], skus)
+	first := round.first(orders[ids[0]])
 	var (
+		rows     []StockRow  // of the orders
 		others   []stock.SKU // whose stock rows are locked
 		locked   time.Time
 		expired  []*order.Order
 		returned []stock.Change
-		gone     []stock.SKU // they have no stock rows
 	)
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		returned = nil // those of an earlier try were rolled back
@@ -197,14 +179,12 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 		}
 		locked = time.Now()
 		// The job is locked after the wait. Otherwise it could not be renewed meanwhile.
-		if err := holdJob(ctx, tx, held); err != nil {
+		if err := setLease(ctx, tx, held, JobLease); err != nil {
 			return err
 		}
-		rows, busy, err := lockFree(ctx, tx, skus)
-		if err != nil {
+		if rows, others, err = lockFree(ctx, tx, skus); err != nil {
 			return err
 		}
-		others = busy
 		free := maps.Clone(orders)
 		maps.DeleteFunc(free, func(_ uuid.UUID, o *order.Order) bool {
 			return slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return slices.Contains(others, line.SKU) })
@@ -213,17 +193,18 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 		if expired, change, err = expireOrders(ctx, tx, free); err != nil || !change.Returns {
 			return err
 		}
-		gone = without(skus, rows, others)
 		returned = l.returnUnits(tx, rows, expired...)
 		return nil
 	})
 	if err != nil {
 		return e, err
 	}
-	round.leave(first, others)
 	units, _ := unitsOf(expired)
 	e = Expiry{Expired: len(expired), SKUs: slices.Sorted(maps.Keys(units)), Returned: returned, Locked: time.Since(locked)}
-	if gone = slices.DeleteFunc(gone, func(sku stock.SKU) bool { return units[sku] == 0 }); len(gone) > 0 {
+	gone := slices.DeleteFunc(slices.Clone(e.SKUs), func(sku stock.SKU) bool {
+		return slices.ContainsFunc(rows, func(row StockRow) bool { return row.SKU == sku })
+	})
+	if len(gone) > 0 {
 		l.log.Warn("orders have expired, and their units are lost: their SKUs have no stock rows", "skus", gone)
 	}
 	return e, nil
@@ -235,8 +216,8 @@ func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
 	if len(sku) == 0 {
 		return nil
 	}
-	_, err := lockRows(ctx, tx, sku, tx.Dialect().RowLock())
-	if sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded) { // the session may wait longer
+	_, err := readRows(ctx, tx, sku, stockColumns, tx.Dialect().RowLock())
+	if err != nil && (sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded)) { // the session may wait longer
 		return &lockedRowError{sku[0], err.Error()}
 	}
 	return err
@@ -246,13 +227,6 @@ func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
 func skusOfOrders(orders map[uuid.UUID]*order.Order) []stock.SKU {
 	units, _ := unitsOf(slices.Collect(maps.Values(orders)))
 	return slices.Sorted(maps.Keys(units))
-}
-
-// without returns the SKUs that have none of the rows, and are not among the others.
-func without(skus []stock.SKU, rows []StockRow, others []stock.SKU) []stock.SKU {
-	return slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool {
-		return slices.Contains(others, sku) || slices.ContainsFunc(rows, func(row StockRow) bool { return row.SKU == sku })
-	})
 }
 
 // isDue is the condition of a pending order whose time has passed by the database's

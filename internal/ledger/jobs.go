@@ -91,15 +91,13 @@ func (l *Ledger) ReleaseJob(ctx context.Context, j Job) error {
 	return setLease(ctx, l.db, j, 0)
 }
 
-// holdJob checks in tx, a transaction of the job's work, that no other instance has
-// claimed the job, and renews the lease. It locks the job's row, so that no instance
-// can claim the job before tx ends. Call it before tx locks stock rows, unless tx waits
-// for them: transactions that have locked a job never wait for stock rows. ErrJobLost:
-// roll back.
-func holdJob(ctx context.Context, tx *sqltx.Tx, j Job) error { return setLease(ctx, tx, j, JobLease) }
-
-// setLease makes the lease of the job end after the given time. It compares the
-// holder too, because a ledger that was restored from a backup grants tokens again.
+// setLease makes the lease of the job end after the given time. ErrJobLost: another instance
+// has claimed the job. It compares the holder too, because a ledger that was restored from a
+// backup grants tokens again.
+//
+// In a transaction of the job's work, it locks the job's row, so that no instance can claim
+// the job before the transaction ends. Transactions that have locked a job never wait for
+// stock rows.
 func setLease(ctx context.Context, db execer, j Job, lease time.Duration) error {
 	d := db.Dialect()
 	affected, err := db.ExecAll(ctx, sqltx.Statement{

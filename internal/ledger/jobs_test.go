@@ -91,7 +91,7 @@ func TestJobs(t *testing.T) {
 
 // work runs a transaction of the job.
 func (d *database) work(t *testing.T, j Job) error {
-	return d.sql.Ledger().Transact(t.Context(), func(tx *sqltx.Tx) error { return holdJob(t.Context(), tx, j) })
+	return d.sql.Ledger().Transact(t.Context(), func(tx *sqltx.Tx) error { return setLease(t.Context(), tx, j, JobLease) })
 }
 
 // TestJobs_OneClaims checks that one of many instances that claim a job at the same
@@ -141,7 +141,7 @@ func TestJobs_ClaimWaitsForWork(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer tx.Rollback()
-		if err := holdJob(t.Context(), tx, j); err != nil {
+		if err := setLease(t.Context(), tx, j, JobLease); err != nil {
 			t.Fatal(err)
 		}
 		answered := make(chan error, 1)

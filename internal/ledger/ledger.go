@@ -129,14 +129,14 @@ func (l *Ledger) Close() {
 func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := l.tryTransact(ctx, timeout, do)
-		if !sqltx.IsRetryable(err) { // it is not if the outcome is unknown, or before the try ctx had ended
+		if err == nil || !sqltx.IsRetryable(err) { // it is not if the outcome is unknown, or before the try ctx had ended
 			return err
 		}
 		l.metrics.retries.Inc()
 		if try == maxTries {
 			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
 		}
-		pause(try)
+		retry.Wait(ctx, try)
 	}
 }
 
@@ -163,6 +163,3 @@ func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func
 	}
 	return tx.Commit()
 }
-
-// pause waits before the next try of a transaction, up to 64 ms.
-func pause(try int) { time.Sleep(retry.Jitter(2*time.Millisecond, try)) }

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -23,52 +24,51 @@ import (
 //
 // Errors: order.ErrUnknownOrder; stock.ErrBusy (nothing was changed); what decide
 // returned; an error of the database, after which the change may have been made.
-func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (o order.Order, returned []stock.Change, err error) {
-	for try := 1; ; try++ {
-		o, returned, err = l.change(ctx, id, options, decide)
-		again := errors.Is(err, sqltx.ErrUnknownOutcome) || sqltx.IsDuplicate(err) // duplicate: the payment has just been recorded
-		if !again || try == maxTries || ctx.Err() != nil {
-			return o, returned, err
-		}
-		l.metrics.retries.Inc()
-		pause(try)
-	}
-}
-
-func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, []stock.Change, error) {
-	found, err := readOrders(ctx, l.db, []uuid.UUID{id})
+func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, []stock.Change, error) {
+	found, err := readOrders(ctx, l.db, []uuid.UUID{id}) // buyer and lines never change
 	if err != nil {
 		return order.Order{}, nil, err
 	}
 	o, ok := found[id]
-	if !ok || !isShown(o.Status) || cmp.Or(options.Buyer, o.Buyer) != o.Buyer {
+	if !ok || o.Status == order.Void || o.Status == shrink || cmp.Or(options.Buyer, o.Buyer) != o.Buyer {
 		return order.Order{}, nil, order.ErrUnknownOrder
 	}
-	skus := o.SKUs()
-	var end func()
-	if options.Returns {
-		end, err = l.turns.take(ctx, skus...)
-	} else { // it must not wait for changes that wait for stock rows
-		end, err = l.turns.takeOrder(ctx, id)
+	if options.Returns { // a payment must not wait for changes that wait for stock rows
+		end, err := l.turns.take(ctx, o.SKUs()...)
+		if err != nil {
+			return order.Order{}, nil, err
+		}
+		defer end()
 	}
-	if err != nil {
-		return order.Order{}, nil, err
+	for try := 1; ; try++ {
+		state, returned, err := l.tryChange(ctx, *o, options, decide)
+		if err == nil {
+			return state.Order, returned, nil
+		}
+		rolledBack := sqltx.IsRetryable(err)
+		again := rolledBack || errors.Is(err, sqltx.ErrUnknownOutcome) || sqltx.IsDuplicate(err) // duplicate: the payment has just been recorded
+		if !again || try == maxTries || ctx.Err() != nil {
+			if rolledBack {
+				err = fmt.Errorf("%w: %w", stock.ErrBusy, err)
+			}
+			return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
+		}
+		l.metrics.retries.Inc()
+		retry.Wait(ctx, try)
 	}
-	defer end()
-	var (
-		state    order.Locked
-		returned []stock.Change
-		decided  bool // to change nothing, for the error that ended the transaction
-	)
-	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
-		returned = nil // those of an earlier try were rolled back
+}
+
+// tryChange is one transaction of Change. o is the order as it was read.
+func (l *Ledger) tryChange(ctx context.Context, o order.Order, options order.ChangeOptions, decide order.Decide) (state order.Locked, returned []stock.Change, err error) {
+	decided := false // to change nothing, for the error that ended the transaction
+	err = l.tryTransact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		var rows []StockRow
 		if options.Returns {
-			if rows, err = lockRows(ctx, tx, skus, tx.Dialect().RowLock()); err != nil {
+			if rows, err = readRows(ctx, tx, o.SKUs(), stockColumns, tx.Dialect().RowLock()); err != nil {
 				return err
 			}
 		}
-		if state, err = lockOrder(ctx, tx, *o, options.Payment); err != nil {
+		if state, err = lockOrder(ctx, tx, o, options.Payment); err != nil {
 			return err
 		}
 		c, err := decide(state)
@@ -84,10 +84,7 @@ func (l *Ledger) change(ctx context.Context, id uuid.UUID, options order.ChangeO
 	if errors.Is(err, errUnchanged) {
 		err = nil
 	}
-	if err != nil {
-		return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
-	}
-	return state.Order, returned, nil
+	return state, returned, err
 }
 
 // errUnchanged ends a transaction that has nothing to change.
@@ -186,7 +183,7 @@ func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, 
 			return o, order.Refused(notRecorded(err))
 		}
 		l.metrics.retries.Inc()
-		pause(try)
+		retry.Wait(ctx, try)
 	}
 }
 

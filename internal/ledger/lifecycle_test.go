@@ -94,7 +94,7 @@ func TestChange_LocksStockFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer holder.Rollback()
-		if _, err := lockRows(t.Context(), holder, []stock.SKU{"a"}, holder.Dialect().RowLock()); err != nil {
+		if _, err := readRows(t.Context(), holder, []stock.SKU{"a"}, stockColumns, holder.Dialect().RowLock()); err != nil {
 			t.Fatal(err)
 		}
 		cancelled := make(chan error, 1)

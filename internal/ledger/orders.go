@@ -19,9 +19,6 @@ import (
 // through the gate as an order does, but is none: it is never shown and has no lines.
 const shrink order.Status = "shrink"
 
-// isShown reports whether a row with the status is an order.
-func isShown(s order.Status) bool { return s != order.Void && s != shrink }
-
 // Now returns the time as the ledger stores it: UTC, whole microseconds.
 func Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 

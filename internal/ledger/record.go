@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
@@ -226,7 +227,7 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 				refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
 				return nil
 			}
-			pause(try)
+			retry.Wait(ctx, try)
 		case sqltx.IsStatementError(err):
 			return l.divide(ctx, rs, own, err)
 		default:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -50,7 +51,7 @@ func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome 
 		}
 		// A void order that was committed after the DELETE is not the end of this one.
 		l.metrics.retries.Inc()
-		pause(try)
+		retry.Wait(ctx, try)
 	}
 }
 

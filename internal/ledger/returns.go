@@ -1,8 +1,6 @@
 package ledger
 
 import (
-	"context"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -11,22 +9,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// lockRows reads the stock rows of the SKUs and locks them in SKU order, as every
-// transaction of the ledger does. rowLock is Dialect.RowLock, or Tx.SkipLocked to
-// leave out the rows that other transactions hold locked. The rows' Available is without the
-// units in parts, which the transaction must leave alone: it may only add units. A transaction that also locks
-// order rows must lock the stock rows first: an INSERT that meets a duplicate waits for
-// the order row while its group holds stock rows.
-func lockRows(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, rowLock string) ([]StockRow, error) {
-	rows, err := readRows(ctx, tx, skus, stockColumns, rowLock)
-	if err != nil {
-		return nil, fmt.Errorf("locking stock rows: %w", err)
-	}
-	return rows, nil
-}
-
 // returnUnits adds the units of the orders back to the stock rows, which tx must
-// have locked with lockRows, when tx commits. The gate learns of them from the outbox: one
+// have locked, when tx commits. The gate learns of them from the outbox: one
 // change a SKU and transaction, which returnUnits returns. A buyer's claim falls by the
 // units that return.
 //

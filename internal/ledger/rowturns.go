@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/google/uuid"
-
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -15,26 +13,26 @@ import (
 // The others leave connections for orders, for reading and for jobs.
 const maxStockChanges = 16
 
-// turns keeps changes that wait for a locked row from holding all connections. For each
-// row, one change of this instance waits in the database, and the others wait in the
-// process, in the order in which they came. Groups of new orders have slowGroups instead. It is
-// safe for concurrent use.
+// turns keeps changes that wait for a locked stock row from holding all connections. For
+// each row, one change of this instance waits in the database, and the others wait in the
+// process, in the order in which they came. Groups of new orders have slowGroups instead. It
+// is safe for concurrent use.
 type turns struct {
 	mu      sync.Mutex
-	of      map[string]*turn // by row; absent: no change has the turn or waits for it
-	changes int              // changes that have turns or wait for them, one for each row
+	of      map[stock.SKU]*turn // absent: no change has the turn or waits for it
+	changes int                 // changes that have turns or wait for them, one for each row
 
-	stock chan struct{} // holds a value for each change of stock rows under way
+	atOnce chan struct{} // holds a value for each change under way
 }
 
-// turn is the right to lock a row.
+// turn is the right to lock a stock row.
 type turn struct {
 	taken   chan struct{} // holds a value while a change has the turn
 	changes int           // that have the turn or wait for it
 }
 
 func newTurns() *turns {
-	return &turns{of: make(map[string]*turn), stock: make(chan struct{}, maxStockChanges)}
+	return &turns{of: make(map[stock.SKU]*turn), atOnce: make(chan struct{}, maxStockChanges)}
 }
 
 // take waits for the turns of the stock rows. The caller must call end after its
@@ -52,7 +50,7 @@ func (ts *turns) take(ctx context.Context, skus ...stock.SKU) (end func(), err e
 		}
 	}
 	for _, sku := range slices.Sorted(slices.Values(skus)) {
-		endOne, err := ts.wait(ctx, string(sku))
+		endOne, err := ts.wait(ctx, sku)
 		if err != nil {
 			end()
 			return nil, err
@@ -60,8 +58,8 @@ func (ts *turns) take(ctx context.Context, skus ...stock.SKU) (end func(), err e
 		ends = append(ends, endOne)
 	}
 	select {
-	case ts.stock <- struct{}{}:
-		ends = append(ends, func() { <-ts.stock })
+	case ts.atOnce <- struct{}{}:
+		ends = append(ends, func() { <-ts.atOnce })
 		return end, nil
 	case <-ctx.Done():
 		end()
@@ -69,26 +67,18 @@ func (ts *turns) take(ctx context.Context, skus ...stock.SKU) (end func(), err e
 	}
 }
 
-// takeOrder is take for a change of an order that locks no stock row. Changes that lock
-// stock rows wait for their turns only, so that a locked stock row delays no payment.
-func (ts *turns) takeOrder(ctx context.Context, id uuid.UUID) (end func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
-	defer cancel()
-	return ts.wait(ctx, "order "+id.String()) // no SKU has a space
-}
-
 // wait waits for the turn of one row.
-func (ts *turns) wait(ctx context.Context, row string) (end func(), err error) {
+func (ts *turns) wait(ctx context.Context, sku stock.SKU) (end func(), err error) {
 	ts.mu.Lock()
 	if ts.changes >= maxQueue {
 		ts.mu.Unlock()
 		return nil, fmt.Errorf("%w: too many changes wait for locked rows", stock.ErrBusy)
 	}
 	ts.changes++
-	t := ts.of[row]
+	t := ts.of[sku]
 	if t == nil {
 		t = &turn{taken: make(chan struct{}, 1)}
-		ts.of[row] = t
+		ts.of[sku] = t
 	}
 	t.changes++
 	ts.mu.Unlock()
@@ -97,7 +87,7 @@ func (ts *turns) wait(ctx context.Context, row string) (end func(), err error) {
 		defer ts.mu.Unlock()
 		ts.changes--
 		if t.changes--; t.changes == 0 {
-			delete(ts.of, row)
+			delete(ts.of, sku)
 		}
 	}
 	select {
@@ -105,6 +95,6 @@ func (ts *turns) wait(ctx context.Context, row string) (end func(), err error) {
 		return func() { <-t.taken; leave() }, nil
 	case <-ctx.Done():
 		leave()
-		return nil, fmt.Errorf("%w: other changes wait for the row of %s: %w", stock.ErrBusy, row, ctx.Err())
+		return nil, fmt.Errorf("%w: other changes wait for the row of %s: %w", stock.ErrBusy, sku, ctx.Err())
 	}
 }

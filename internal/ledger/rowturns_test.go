@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/google/uuid"
-
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -199,14 +197,6 @@ func TestTurns(t *testing.T) {
 			}
 			return end
 		}
-		takeOrder := func(id uuid.UUID) func() {
-			t.Helper()
-			end, err := ts.takeOrder(t.Context(), id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return end
-		}
 		busy := func(what string, skus ...stock.SKU) {
 			t.Helper()
 			if _, err := ts.take(t.Context(), skus...); !errors.Is(err, stock.ErrBusy) {
@@ -230,22 +220,12 @@ func TestTurns(t *testing.T) {
 		end()
 		take("a", "b")()
 
-		id := uuid.New()
-		end = takeOrder(id)
-		if _, err := ts.takeOrder(t.Context(), id); !errors.Is(err, stock.ErrBusy) {
-			t.Errorf("the same order: %v", err)
-		}
-		takeOrder(uuid.New())()
-		end()
-		takeOrder(id)()
-
-		// More changes of stock than may run at once. Orders alone are not among them.
+		// More changes than may run at once.
 		var ends []func()
 		for n := range maxStockChanges {
 			ends = append(ends, take(stock.SKU(fmt.Sprint("sku-", n))))
 		}
-		busy("one change of stock too many", "d")
-		takeOrder(id)()
+		busy("one change too many at once", "d")
 		ends[0]()
 		take("d")()
 		for _, end := range ends[1:] {
@@ -263,8 +243,8 @@ func TestTurns(t *testing.T) {
 		giveUp()
 		changes.Wait()
 		end()
-		if ts.changes != 0 || len(ts.of) != 0 || len(ts.stock) != 0 {
-			t.Errorf("left behind: %d changes, %d turns, %d changes of stock", ts.changes, len(ts.of), len(ts.stock))
+		if ts.changes != 0 || len(ts.of) != 0 || len(ts.atOnce) != 0 {
+			t.Errorf("left behind: %d changes, %d turns, %d changes at once", ts.changes, len(ts.of), len(ts.atOnce))
 		}
 	})
 }

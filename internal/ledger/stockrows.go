@@ -137,11 +137,7 @@ func (l *Ledger) Rows(ctx context.Context, after stock.SKU, limit int) (page []S
 // RowsOf reads the stock rows of the SKUs, sorted by SKU. It leaves out SKUs that
 // have no row.
 func (l *Ledger) RowsOf(ctx context.Context, skus []stock.SKU) ([]StockRow, error) {
-	rows, err := readRows(ctx, l.db, skus, columnsWithParts(l.db.Dialect()), "")
-	if err != nil {
-		return nil, fmt.Errorf("reading stock rows: %w", err)
-	}
-	return rows, nil
+	return readRows(ctx, l.db, skus, columnsWithParts(l.db.Dialect()), "")
 }
 
 // rowsReader is a database or a transaction.
@@ -149,8 +145,14 @@ type rowsReader interface {
 	QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error
 }
 
-// readRows reads the columns of the SKUs' stock rows, in SKU order. rowLock is the clause
-// that locks them, or empty.
+// readRows reads the columns of the SKUs' stock rows, in SKU order. rowLock is empty,
+// Dialect.RowLock, or Tx.SkipLocked, which leaves out the rows that other transactions hold
+// locked.
+//
+// Every transaction of the ledger locks stock rows in SKU order, and before order rows: an
+// INSERT that meets a duplicate waits for the order row while its group holds stock rows. The
+// available of stockColumns is without the units in parts, which a transaction that locks
+// them must leave alone: it may only add units.
 func readRows(ctx context.Context, db rowsReader, skus []stock.SKU, columns, rowLock string) (rows []StockRow, err error) {
 	err = db.QueryEach(ctx, func(found *sql.Rows) error {
 		var row StockRow
@@ -158,7 +160,10 @@ func readRows(ctx context.Context, db rowsReader, skus []stock.SKU, columns, row
 		rows = append(rows, row)
 		return err
 	}, "SELECT "+columns+" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
-	return rows, err
+	if err != nil {
+		return nil, fmt.Errorf("reading stock rows: %w", err)
+	}
+	return rows, nil
 }
 
 // Sold recounts the units of the SKU in orders that are pending, paid, or refunded
@@ -354,7 +359,7 @@ func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []sto
 // lockFree locks those of the stock rows that no other transaction holds locked, and
 // returns them in SKU order. It waits for none. locked has the SKUs of the others.
 func lockFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (free []StockRow, locked []stock.SKU, err error) {
-	free, err = lockRows(ctx, tx, skus, tx.SkipLocked())
+	free, err = readRows(ctx, tx, skus, stockColumns, tx.SkipLocked())
 	if err != nil || len(free) == len(skus) {
 		return free, nil, err
 	}

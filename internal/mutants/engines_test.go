@@ -25,6 +25,6 @@ var engines = []mutant{
 	{"a migration without locks", "internal/store/migrate.go", "if s.engine.locks == missing {", "if false {", "internal/store TestSessionLocks/CockroachDB"},
 	{"every engine skips locked rows", "internal/store/sql.go", ".Without(s.engine.lacks)", "", "internal/ledger TestEngines/as_TiDB"},
 	{"an engine without standbys waits for one", "internal/ledger/sqltx/db.go", "statement == \"\" || db.lacks.Standbys {", "statement == \"\" {", "internal/ledger TestEngines/as_CockroachDB"},
-	{"a transaction forgets what the engine lacks", "internal/ledger/sqltx/db.go", "session{db.gorm, db.dialect, db.lacks, t}", "session{db.gorm, db.dialect, Lacks{}, t}", "internal/ledger TestEngines/as_TiDB"},
+	{"a transaction forgets what the engine lacks", "internal/ledger/sqltx/db.go", "runner{db.gorm, db.dialect, db.lacks, t}", "runner{db.gorm, db.dialect, Lacks{}, t}", "internal/ledger TestEngines/as_TiDB"},
 	{"a serialization failure is not tried again", sqltxErrors, "return e.Code == \"40001\" || ", "return ", "internal/ledger TestConflictAtCommit/tried_again"},
 }

@@ -122,18 +122,11 @@ func (s *Service) end(ctx context.Context, id uuid.UUID, buyer string, decide De
 // returning makes a change that may return the order's units, and brings them to
 // the gate.
 func (s *Service) returning(ctx context.Context, id uuid.UUID, buyer string, decide Decide) (Order, error) {
-	var skus []stock.SKU // whose units return
-	o, returned, err := s.ledger.Change(ctx, id, ChangeOptions{Buyer: buyer, Returns: true}, func(state Locked) (Transition, error) {
-		c, err := decide(state)
-		if c.Returns {
-			skus = state.Order.SKUs()
-		}
-		return c, err
-	})
-	s.StockChanged(skus...) // even after an error, which may hide a commit
+	o, returned, err := s.ledger.Change(ctx, id, ChangeOptions{Buyer: buyer, Returns: true}, decide)
 	if err != nil {
 		return Order{}, err
 	}
+	s.StockChanged(o.SKUs()...)
 	s.reconciler.BringToGate(ctx, returned...)
 	return o, nil
 }

@@ -1,7 +1,6 @@
 package order
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -377,40 +376,6 @@ func TestSoldOutMemory_Returns(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestSoldOutMemory_LostAnswer checks that units are sold at once if the answer to the
-// change that returned them was lost, but not because a change returned none.
-func TestSoldOutMemory_LostAnswer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newMemory(t)
-		id := orderID(s.ledgerID, keyed(), 0)
-		if _, err := s.Refund(t.Context(), id, true); err == nil {
-			t.Fatal("a pending order was refunded")
-		}
-		s.ledger.records = 0
-		s.mustRefuse(t, ask(), stock.ErrSoldOut)
-		if s.ledger.records > 0 {
-			t.Error("a change that returned nothing was taken for a return")
-		}
-		time.Sleep(time.Millisecond)
-		s.Service.ledger = losing{s.ledger}
-		if _, err := s.Cancel(t.Context(), id, ""); !errors.Is(err, stock.ErrUnavailable) {
-			t.Fatalf("answered %v", err)
-		}
-		s.mustPlace(t, ask())
-	})
-}
-
-// losing is a ledger that loses the answer of every change.
-type losing struct{ *twinLedger }
-
-func (l losing) Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, []stock.Change, error) {
-	if _, _, err := l.twinLedger.Change(ctx, id, options, decide); err != nil {
-		return Order{}, nil, err
-	}
-	return Order{}, nil, errAway
 }
 
 // TestSoldOutMemory_Gate checks that with a gate every order is taken there.

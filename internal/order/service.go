@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/holdfast-stock/holdfast/internal/latency"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
@@ -238,7 +237,7 @@ func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record r
 	}
 	start := time.Now()
 	o, out := record(ctx, take)
-	latency.Observe(ctx, s.metrics.ledgerSeconds, time.Since(start))
+	tracing.Observe(ctx, s.metrics.ledgerSeconds, time.Since(start))
 	return o, s.reconciler.FinishTake(ctx, take, out)
 }
 
@@ -251,7 +250,7 @@ func (s *Service) take(ctx context.Context, at Gate, d stock.Deduction) (stock.T
 		describe(span, err)
 	}
 	span.End()
-	latency.Observe(ctx, s.metrics.gateSeconds, time.Since(start))
+	tracing.Observe(ctx, s.metrics.gateSeconds, time.Since(start))
 	return taken, err
 }
 

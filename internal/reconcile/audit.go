@@ -23,6 +23,8 @@ const (
 	auditPause, maxReadings = 300 * time.Millisecond, 6
 	// maxWrongClaims bounds the wrong claims that one statement lists.
 	maxWrongClaims = 1000
+	// maxRepairs bounds the SKUs that are repaired at once.
+	maxRepairs = 8
 )
 
 // AuditLedger is what audits need of the ledger.
@@ -427,7 +429,7 @@ func (f Finding) has(kinds ...Kind) bool {
 // those that no longer differ as repaired.
 func (r *Reconciler) repairAll(ctx context.Context, found []reading) error {
 	var g errgroup.Group
-	g.SetLimit(maxRefills)
+	g.SetLimit(maxRepairs)
 	for i := range found {
 		g.Go(func() error {
 			found[i].Err = r.repair(ctx, found[i].Finding)
@@ -464,7 +466,7 @@ func (r *Reconciler) repair(ctx context.Context, f Finding) error {
 		if err := r.ledger.Correct(ctx, sku, f.Level.Epoch); err != nil {
 			return err
 		}
-		return r.refill(ctx, sku)
+		return r.Refill(ctx, sku)
 	}
 	return r.refillIf(ctx, sku, func(row ledger.StockRow, _ stock.Level) bool {
 		return row.Epoch == f.Count.Epoch && f.has(NotFilled, GateDiffers, Unrecorded)

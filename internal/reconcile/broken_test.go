@@ -51,7 +51,7 @@ func TestBrokenCalls(t *testing.T) {
 		},
 		"Refill": {
 			[]stock.SKU{"lost"}, false,
-			func(ctx context.Context, s *shop) error { return s.Refill(ctx, []stock.SKU{"lost"}) },
+			func(ctx context.Context, s *shop) error { return s.Refill(ctx, "lost") },
 		},
 		"Sweep": {
 			[]stock.SKU{"added", "gap", "high", "lost", "sold", "taken", "unrecorded"}, false,
@@ -164,7 +164,7 @@ func TestBrokenTakeover(t *testing.T) {
 		}
 	}
 	ready := func(ctx context.Context, s *shop) error { return s.Ready(ctx) }
-	refill := func(ctx context.Context, s *shop) error { return s.Refill(ctx, []stock.SKU{"a"}) }
+	refill := func(ctx context.Context, s *shop) error { return s.Refill(ctx, "a") }
 	sweep := func(ctx context.Context, s *shop) error { return s.Sweep(ctx) }
 	for first, test := range []struct {
 		name   string
@@ -296,7 +296,7 @@ func TestRefillMeetsAnother(t *testing.T) {
 				call   string
 				refill func() error
 			}{
-				{test.one, func() error { return s.Refill(t.Context(), []stock.SKU{"lost"}) }},
+				{test.one, func() error { return s.Refill(t.Context(), "lost") }},
 				{test.many, func() error { return s.Sweep(t.Context()) }},
 			} {
 				call := step.call
@@ -324,21 +324,4 @@ func TestRefillMeetsAnother(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestFillNew checks that a count that was filled later is left, and that other errors
-// are reported.
-func TestFillNew(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(t *testing.T, s *shop) {
-		s.add(t, "a", 20)
-		row := s.row(t, "a")
-		if err := s.FillNew(t.Context(), row); err != nil {
-			t.Errorf("filled again: %v", err)
-		}
-		row.SKU = "b"
-		if _, err := s.breaking(t, 1, faults.Refused, false, func(ctx context.Context, s *shop) error { return s.FillNew(ctx, row) }); !errors.Is(err, errLost) {
-			t.Errorf("the gate is away: %v", err)
-		}
-	})
 }

@@ -259,13 +259,13 @@ func TestWaitForALoadEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, 0, 0)
 		f.row.owner = ledger.Owner{Generation: 1, Layout: "twin"}
-		ctx, cancel := context.WithTimeout(t.Context(), minLoadGrace/2)
+		ctx, cancel := context.WithTimeout(t.Context(), loadGrace/2)
 		defer cancel()
 		err := f.all[0].start(ctx)
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waiting until generation 1 is loaded") || f.generation() != 1 {
 			t.Errorf("generation %d, %v", f.generation(), err)
 		}
-		time.AfterFunc(minLoadGrace/4, func() {
+		time.AfterFunc(loadGrace/4, func() {
 			f.redis.mu.Lock()
 			defer f.redis.mu.Unlock()
 			f.redis.loaded[1] = true
@@ -540,7 +540,7 @@ func TestUncounted(t *testing.T) {
 				t.Errorf("%v due, %v refunds, want %v", due, refunds, step.want)
 			}
 			if n = 5; !step.broken {
-				time.Sleep(refundsPause)
+				time.Sleep(countPause)
 			}
 		}
 	})

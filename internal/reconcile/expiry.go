@@ -20,12 +20,9 @@ const (
 	// expiryShare is the number of parts of the time of which expiry uses one,
 	// while there is a backlog. The rest is left to orders.
 	expiryShare = 5
-	// backlogPause is the shortest pause between two counts of the backlog, and
-	// maxBacklog bounds the count.
-	backlogPause, maxBacklog = 2 * time.Second, 10_001
-	// refundsPause is the shortest pause between two counts of the payments that are
-	// due back to their buyers, and maxRefunds bounds the count.
-	refundsPause, maxRefunds = 10 * time.Second, 1001
+	// countPause is the shortest pause between two counts of what is due. maxBacklog and
+	// maxRefunds bound the counts.
+	countPause, maxBacklog, maxRefunds = 5 * time.Second, 10_001, 1001
 	// expiryTimeout bounds one batch, and the delivery of its units.
 	expiryTimeout = 10 * time.Second
 )
@@ -34,8 +31,7 @@ const (
 type expiry struct {
 	*Reconciler
 	round   ledger.ExpiryRound // where the next batch begins
-	counted time.Time          // when the backlog was last counted
-	refunds time.Time          // when the payments that are due back were last counted
+	counted time.Time          // when what is due was last counted
 }
 
 // keepExpiring expires orders, whenever no other instance does, until ctx ends.
@@ -46,7 +42,6 @@ func (r *Reconciler) keepExpiring(ctx context.Context) {
 		r.metrics.backlog.Set(0)
 		r.metrics.oldest.Set(0)
 		r.metrics.failed.Set(0)
-		e.refunds = time.Time{}
 		r.metrics.refundsDue.Set(0)
 		r.metrics.oldestRefund.Set(0)
 	})
@@ -73,41 +68,31 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	if done.Failed > 0 || !done.More {
 		e.metrics.failed.Set(float64(done.Failed))
 	}
-	e.measure(ctx)
-	e.measureRefunds(ctx)
+	if time.Since(e.counted) >= countPause {
+		e.count(ctx)
+	}
 	if !done.More {
 		return expiryPause, nil
 	}
 	return min((expiryShare-1)*time.Since(start), expiryPause), nil
 }
 
-// measure sets the metrics of the backlog.
-func (e *expiry) measure(ctx context.Context) {
-	if time.Since(e.counted) < backlogPause {
-		return
-	}
-	n, oldest, err := e.ledger.Due(ctx, maxBacklog)
+// count sets the metrics of the orders that are due, and of the payments that are due back to
+// their buyers. The instance that expires orders does so, because it is one of all.
+func (e *expiry) count(ctx context.Context) {
+	orders, oldest, err := e.ledger.Due(ctx, maxBacklog)
 	if err != nil {
-		e.log.Warn("measuring the backlog of orders that are due failed", "error", err)
+		e.log.Warn("counting the orders that are due failed", "error", err)
 		return
 	}
-	e.metrics.backlog.Set(float64(n))
+	e.metrics.backlog.Set(float64(orders))
 	e.metrics.oldest.Set(oldest.Seconds())
-	e.counted = time.Now()
-}
-
-// measureRefunds sets the metrics of the payments that are due back to their buyers.
-// The instance that expires orders does so, because it is one of all.
-func (e *expiry) measureRefunds(ctx context.Context) {
-	if time.Since(e.refunds) < refundsPause {
-		return
-	}
-	n, oldest, err := e.ledger.RefundsDue(ctx, maxRefunds)
+	payments, oldest, err := e.ledger.RefundsDue(ctx, maxRefunds)
 	if err != nil {
 		e.log.Warn("counting the payments that are due back to their buyers failed", "error", err)
 		return
 	}
-	e.metrics.refundsDue.Set(float64(n))
+	e.metrics.refundsDue.Set(float64(payments))
 	e.metrics.oldestRefund.Set(oldest.Seconds())
-	e.refunds = time.Now()
+	e.counted = time.Now()
 }

@@ -19,17 +19,12 @@ import (
 const (
 	// checkTimeout bounds one check.
 	checkTimeout = 3 * time.Second
-	// minLoadGrace is how long an instance waits at least for a new generation to be
-	// loaded by the instance that raised it, before it raises another. If the gate's
-	// store is far, it waits for the time of loadAnswers answers. The grace doubles
-	// with every generation that was not loaded in time, up to maxLoadGrace: by then
-	// a load has ended.
-	minLoadGrace, loadAnswers, maxLoadGrace = 500 * time.Millisecond, 8, compensationTimeout
-	// raisePause is the shortest pause between two raises by one instance. It doubles
-	// as the grace does.
-	raisePause = 200 * time.Millisecond
-	// maxDoublings bounds how often grace and pause double.
-	maxDoublings = 3
+	// loadGrace is how long an instance waits for a new generation to be loaded by the
+	// instance that raised it, before it raises another. A load takes three round trips
+	// on a new connection.
+	loadGrace = 2 * time.Second
+	// raisePause is the shortest pause between two raises by one instance.
+	raisePause = 500 * time.Millisecond
 	// maxRaises bounds the tries of a raise that meets another instance's.
 	maxRaises = 5
 	// maxJoins bounds the tries to join, which follow each other after joinPause:
@@ -67,7 +62,6 @@ type generations struct {
 	since      time.Time        // when it changed
 	raised     time.Time        // when this instance last raised one
 	seenLoaded stock.Generation // the last one whose scripts were loaded, as far as this instance knows
-	notLoaded  int              // generations that were not loaded in time since the last check that found one loaded
 }
 
 func (g *generations) current() stock.Generation { return g.ledger.Generation() }
@@ -217,9 +211,6 @@ func (g *generations) checkNow(ctx context.Context) error {
 	if !loaded {
 		return g.follow(ctx, owner.Generation)
 	}
-	g.mu.Lock()
-	g.notLoaded = 0 // not after a raise: the generation may have been outrun meanwhile
-	g.mu.Unlock()
 	return g.setMark(ctx, owner)
 }
 
@@ -339,15 +330,11 @@ func (g *generations) becomesLoaded(ctx context.Context) (bool, error) {
 	lost := g.seenLoaded == generation || !g.raised.Before(g.since)
 	g.mu.Unlock()
 	for {
-		asked := time.Now()
 		loaded, err := g.loaded(ctx)
 		switch {
 		case loaded || err != nil:
 			return loaded, err
-		case lost:
-			return false, nil
-		case time.Since(since) > g.grace(time.Since(asked)):
-			g.noteNotLoaded()
+		case lost, time.Since(since) > loadGrace:
 			return false, nil
 		}
 		if err := retry.Sleep(ctx, retry.Jitter(4*time.Millisecond, 1)); err != nil {
@@ -356,31 +343,11 @@ func (g *generations) becomesLoaded(ctx context.Context) (bool, error) {
 	}
 }
 
-// grace returns how long to wait for a generation to be loaded, if the gate's store
-// takes so long to answer.
-func (g *generations) grace(answer time.Duration) time.Duration {
-	return min(max(minLoadGrace, loadAnswers*answer)<<g.doublings(), maxLoadGrace)
-}
-
-// doublings returns how often grace and pause have doubled.
-func (g *generations) doublings() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return min(g.notLoaded, maxDoublings)
-}
-
 // noteLoaded notes that the generation's scripts were loaded.
 func (g *generations) noteLoaded(loaded stock.Generation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.seenLoaded = max(g.seenLoaded, loaded)
-}
-
-// noteNotLoaded notes that a generation was not loaded in time.
-func (g *generations) noteNotLoaded() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.notLoaded++
 }
 
 // raise raises the ledger to the generation next, moves the instance to it, and
@@ -393,9 +360,8 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 	if next > stock.MaxGeneration {
 		return fmt.Errorf("raising the generation to %d: the greatest generation is %d", next, stock.MaxGeneration)
 	}
-	pause := raisePause << g.doublings()
 	g.mu.Lock()
-	pause = time.Until(g.raised.Add(pause))
+	pause := time.Until(g.raised.Add(raisePause))
 	g.mu.Unlock()
 	if err := retry.Sleep(ctx, pause); err != nil {
 		return fmt.Errorf("raising the generation to %d: %w", next, err)
@@ -414,7 +380,6 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 		return nil
 	}
 	if err := g.counter.Load(ctx, next); err != nil {
-		g.noteNotLoaded()
 		return err
 	}
 	g.noteLoaded(next)

@@ -186,7 +186,7 @@ func TestRefundsDue(t *testing.T) {
 		if n != 3 || oldest != 3600 {
 			t.Errorf("%v payments are due, the oldest for %v s", n, oldest)
 		}
-		if least, most := 6, 7; counts < least || counts > most {
+		if least, most := 12, 13; counts < least || counts > most {
 			t.Errorf("counted %d times in a minute", counts)
 		}
 		if n := value(t, r.metrics.refundsDue) + value(t, r.metrics.oldestRefund); n != 0 {

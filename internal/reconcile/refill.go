@@ -7,18 +7,12 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-const (
-	// maxRefills bounds the SKUs that Refill refills at once.
-	maxRefills = 8
-	// maxLimited bounds the SKUs that a refillLimiter remembers.
-	maxLimited = 10_000
-)
+// maxLimited bounds the SKUs that a refillLimiter remembers.
+const maxLimited = 10_000
 
 // PrepareRetry removes the reason why a take of the SKUs was refused. The reason must be
 // stock.Reconcilable. PrepareRetry makes gate and ledger agree on the SKUs' epochs, or moves
@@ -29,40 +23,14 @@ func (r *Reconciler) PrepareRetry(ctx context.Context, reason error, skus ...sto
 		return r.generations.follow(ctx, r.generations.current())
 	}
 	for _, sku := range skus {
-		if err := r.refill(ctx, sku); err != nil {
+		if err := r.Refill(ctx, sku); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Refill mends several SKUs at once.
-func (r *Reconciler) Refill(ctx context.Context, skus []stock.SKU) error {
-	var g errgroup.Group
-	g.SetLimit(maxRefills)
-	for _, sku := range skus {
-		g.Go(func() error { return r.refill(ctx, sku) })
-	}
-	return g.Wait()
-}
-
-// FillNew fills the gate with a new stock row.
-func (r *Reconciler) FillNew(ctx context.Context, row ledger.StockRow) error {
-	if r.counter == nil {
-		return nil
-	}
-	err := r.fill(ctx, row)
-	if errors.Is(err, stock.ErrStaleEpoch) { // a later refill was faster
-		return nil
-	}
-	return err
-}
-
-// fill fills the gate with the units that the stock row has available.
-func (r *Reconciler) fill(ctx context.Context, row ledger.StockRow) error {
-	return r.counter.FillAll(ctx, fillsOf(row))[0]
-}
-
+// fillsOf returns the fills of the gate with the units that the stock rows have available.
 func fillsOf(rows ...ledger.StockRow) []stock.Fill {
 	fills := make([]stock.Fill, len(rows))
 	for i, row := range rows {
@@ -71,12 +39,12 @@ func fillsOf(rows ...ledger.StockRow) []stock.Fill {
 	return fills
 }
 
-// refill makes gate and ledger agree on the SKU's epoch in the current generation:
+// Refill makes gate and ledger agree on the SKU's epoch in the current generation:
 // it raises the epoch and fills the gate with the stock row's available. It does
 // nothing if they agree. If it meets a later generation, it follows that first.
 // Concurrent callers in one process share one refill. nil does not mean that the
 // gate is filled: another instance may be filling it.
-func (r *Reconciler) refill(ctx context.Context, sku stock.SKU) error {
+func (r *Reconciler) Refill(ctx context.Context, sku stock.SKU) error {
 	return r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
 		return !r.generations.current().Holds(row.Epoch) || r.counter != nil && (!level.Filled || level.Epoch != row.Epoch)
 	})
@@ -121,7 +89,7 @@ func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level 
 		return err
 	}
 	// Units in flight are not subtracted: no take of an earlier epoch can commit.
-	err = r.fill(ctx, raised)
+	err = r.counter.FillAll(ctx, fillsOf(raised))[0]
 	if errors.Is(err, stock.ErrNoGeneration) {
 		return r.generations.follow(ctx, r.generations.current())
 	}

@@ -23,5 +23,6 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Wait waits before the next try of a request, up to 128 ms, or until ctx ends.
+// Wait waits before the next try of a request or a transaction, up to 128 ms, or until ctx
+// ends.
 func Wait(ctx context.Context, try int) { _ = Sleep(ctx, Jitter(4*time.Millisecond, try)) }

@@ -32,8 +32,13 @@ func TestSession_StatesWhatItReliesOn(t *testing.T) {
 			if mode := one[string](t, oracle.DB(), "SELECT @@sql_mode"); !strings.Contains(mode, "ORACLE") {
 				t.Errorf("sql_mode is %q, the URL's is ORACLE", mode)
 			}
-			tx := oracle.DB().Begin()
-			run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
+			tx, err := oracle.Ledger().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), "UPDATE stock SET available = 1 WHERE sku = 'a'"); err != nil {
+				t.Error(err)
+			}
 			tx.Rollback()
 			if left := one[int](t, oracle.DB(), "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
 				t.Errorf("%d left after a ROLLBACK, want 10", left)

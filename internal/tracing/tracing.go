@@ -149,15 +149,15 @@ func (t *Tracer) Carry(to, from context.Context) context.Context {
 	return trace.ContextWithSpan(to, trace.SpanFromContext(from))
 }
 
-// Observe observes the value with an exemplar that names the trace of ctx, if it is
-// sampled. o must be a histogram or a counter.
-func Observe(ctx context.Context, o prometheus.Observer, value float64) {
+// Observe adds a duration to a histogram of seconds, with an exemplar that names the trace of
+// ctx if it is sampled.
+func Observe(ctx context.Context, histogram prometheus.Observer, took time.Duration) {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsSampled() {
-		o.Observe(value)
+		histogram.Observe(took.Seconds())
 		return
 	}
-	o.(prometheus.ExemplarObserver).ObserveWithExemplar(value, prometheus.Labels{
+	histogram.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{
 		"trace_id": span.TraceID().String(), "span_id": span.SpanID().String(),
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -26,7 +27,7 @@ func order(t *tracing.Tracer, h http.Header, seconds prometheus.Observer) {
 	ctx = t.Carry(context.Background(), ctx)
 	_, take := t.Start(ctx, "gate.take")
 	take.End()
-	tracing.Observe(ctx, seconds, 0.001)
+	tracing.Observe(ctx, seconds, time.Millisecond)
 	inside, record := t.Start(ctx, "ledger.record")
 	if t != nil {
 		inside, group := t.Group(inside, "ledger.group", []tracing.Span{record})
@@ -37,7 +38,7 @@ func order(t *tracing.Tracer, h http.Header, seconds prometheus.Observer) {
 	}
 	record.Text("holdfast.outcome", "committed")
 	record.End()
-	tracing.Observe(ctx, seconds, 0.001)
+	tracing.Observe(ctx, seconds, time.Millisecond)
 	if t.Of(ctx).Recorded() {
 		request.Text("holdfast.order.id", "an ID")
 	}

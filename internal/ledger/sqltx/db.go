@@ -16,8 +16,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// session runs statements, on a connection of their own or in a transaction.
-type session struct {
+// runner runs statements, on a connection of their own or in a transaction.
+type runner struct {
 	gorm    *gorm.DB
 	dialect Dialect
 	lacks   Lacks
@@ -35,17 +35,17 @@ type Lacks struct {
 
 // DB is the ledger's database. Each of its statements runs on a connection of
 // its own and commits by itself. It is safe for concurrent use.
-type DB struct{ session }
+type DB struct{ runner }
 
 // Tx is a transaction. It is for one goroutine.
 type Tx struct {
-	session
+	runner
 	last []Statement // that Commit runs
 	rows int64       // that the first of them must affect; 0: any number
 }
 
 // New returns the database that db has open.
-func New(db *gorm.DB, dialect Dialect) *DB { return &DB{session{gorm: db, dialect: dialect}} }
+func New(db *gorm.DB, dialect Dialect) *DB { return &DB{runner{gorm: db, dialect: dialect}} }
 
 // Without returns db for an engine that lacks something.
 func (db *DB) Without(lacks Lacks) *DB {
@@ -55,32 +55,32 @@ func (db *DB) Without(lacks Lacks) *DB {
 }
 
 // Dialect returns the kind of database.
-func (s session) Dialect() Dialect { return s.dialect }
+func (r runner) Dialect() Dialect { return r.dialect }
 
 // SkipsLocked reports whether a SELECT can leave out rows that others have locked.
-func (s session) SkipsLocked() bool { return s.dialect.skipLocked() != "" && !s.lacks.SkipLocked }
+func (r runner) SkipsLocked() bool { return r.dialect != SQLite && !r.lacks.SkipLocked }
 
 // SkipLocked is the clause that makes a SELECT lock its rows and leave out those that others
 // have locked. If the database cannot leave them out, the clause waits for them.
-func (s session) SkipLocked() string {
-	if !s.SkipsLocked() {
-		return s.dialect.RowLock()
+func (r runner) SkipLocked() string {
+	if !r.SkipsLocked() {
+		return r.dialect.RowLock()
 	}
-	return s.dialect.skipLocked()
+	return " FOR UPDATE SKIP LOCKED"
 }
 
 // Exec runs a statement and returns how many rows it affected. Placeholders are
 // question marks; a slice argument becomes a list.
-func (s session) Exec(ctx context.Context, sql string, args ...any) (affected int64, err error) {
-	done := s.with(ctx).Exec(sql, args...)
+func (r runner) Exec(ctx context.Context, sql string, args ...any) (affected int64, err error) {
+	done := r.with(ctx).Exec(sql, args...)
 	return done.RowsAffected, done.Error
 }
 
 // QueryEach runs a statement and calls scan for each of its rows, in order, to
 // read the row's columns with rows.Scan. It stops at the first error of scan, and
 // returns it with ErrScan. In a transaction, scan must not run other statements.
-func (s session) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error {
-	rows, err := s.with(ctx).Raw(sql, args...).Rows()
+func (r runner) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error {
+	rows, err := r.with(ctx).Raw(sql, args...).Rows()
 	if err != nil {
 		return err
 	}
@@ -94,26 +94,21 @@ func (s session) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error,
 }
 
 // with returns gorm for one statement, which writes the placeholders and lists.
-func (s session) with(ctx context.Context) *gorm.DB {
-	g := s.gorm.WithContext(ctx)
-	if s.on != nil {
-		g.Statement.ConnPool = s.on
+func (r runner) with(ctx context.Context) *gorm.DB {
+	g := r.gorm.WithContext(ctx)
+	if r.on != nil {
+		g.Statement.ConnPool = r.on
 	}
 	return g
 }
 
 // QueryRow runs a statement and scans its first row into dest, pointers to one
 // value for each column. sql.ErrNoRows: there is no row.
-func (s session) QueryRow(ctx context.Context, dest []any, sql string, args ...any) error {
-	rows, err := s.with(ctx).Raw(sql, args...).Rows()
+func (r runner) QueryRow(ctx context.Context, dest []any, query string, args ...any) error {
+	rows, err := r.with(ctx).Raw(query, args...).Rows()
 	if err != nil {
 		return err
 	}
-	return scanFirst(rows, dest)
-}
-
-// scanFirst scans the first row into dest and closes rows.
-func scanFirst(rows *sql.Rows, dest []any) error {
 	defer rows.Close()
 	if !rows.Next() {
 		return cmp.Or(rows.Err(), sql.ErrNoRows)
@@ -125,21 +120,24 @@ func scanFirst(rows *sql.Rows, dest []any) error {
 }
 
 // Now reads the database's clock, in UTC and whole microseconds.
-func (s session) Now(ctx context.Context) (time.Time, error) {
+func (r runner) Now(ctx context.Context) (time.Time, error) {
 	var now Time
-	if err := s.QueryRow(ctx, []any{&now}, "SELECT "+s.dialect.Now()); err != nil {
+	if err := r.QueryRow(ctx, []any{&now}, "SELECT "+r.dialect.Now()); err != nil {
 		return time.Time{}, fmt.Errorf("reading the database's clock: %w", err)
 	}
 	return time.Time(now), nil
 }
 
-// Begin begins a transaction. Once ctx has ended, Commit rolls it back.
+// Begin takes a connection for a transaction, which its first statement begins. Once ctx has
+// ended, Commit rolls it back.
 func (db *DB) Begin(ctx context.Context) (*Tx, error) {
-	t, err := db.gorm.ConnPool.(pool).take(ctx)
+	p := db.gorm.ConnPool.(pool)
+	conn, err := p.Conn(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("beginning: %w", err)
 	}
-	return &Tx{session: session{db.gorm, db.dialect, db.lacks, t}}, nil
+	t := &transaction{ctx: ctx, conn: conn, pool: p, texts: takesTexts(conn)}
+	return &Tx{runner: runner{db.gorm, db.dialect, db.lacks, t}}, nil
 }
 
 // Rollback ends tx and undoes its statements. It does nothing if tx is over.
@@ -201,14 +199,14 @@ type Statement struct {
 // ExecAll runs the statements in order, in a transaction in one round trip if the
 // database allows it. It stops at the first error, and returns how many rows each
 // statement affected. Outside a transaction each statement commits by itself.
-func (s session) ExecAll(ctx context.Context, statements ...Statement) (affected []int64, err error) {
+func (r runner) ExecAll(ctx context.Context, statements ...Statement) (affected []int64, err error) {
 	start := time.Now()
-	if s.on != nil {
-		affected, err = s.on.exec(ctx, statements)
+	if r.on != nil {
+		affected, err = r.on.exec(ctx, statements)
 	} else {
-		affected, err = execApart(ctx, s.gorm.Statement.ConnPool, statements)
+		affected, err = execApart(ctx, r.gorm.Statement.ConnPool, statements)
 	}
-	s.trace(ctx, start, statements, err)
+	r.trace(ctx, start, statements, err)
 	return affected, err
 }
 
@@ -251,6 +249,6 @@ func heads(statements []Statement) string {
 }
 
 // trace logs the statements if they were slow.
-func (s session) trace(ctx context.Context, start time.Time, statements []Statement, err error) {
-	s.gorm.Logger.Trace(ctx, start, func() (string, int64) { return heads(statements), -1 }, err)
+func (r runner) trace(ctx context.Context, start time.Time, statements []Statement, err error) {
+	r.gorm.Logger.Trace(ctx, start, func() (string, int64) { return heads(statements), -1 }, err)
 }

@@ -38,14 +38,6 @@ func (d Dialect) RowLock() string {
 	return " FOR UPDATE"
 }
 
-// skipLocked is the clause of SkipLocked. It is empty if the database has no row locks.
-func (d Dialect) skipLocked() string {
-	if d == SQLite {
-		return ""
-	}
-	return " FOR UPDATE SKIP LOCKED"
-}
-
 // KeysOfDelete bounds the keys in one DELETE that must wait for no other row. MariaDB may
 // read a whole table to find several keys, and waits for rows that others have locked.
 func (d Dialect) KeysOfDelete() int {

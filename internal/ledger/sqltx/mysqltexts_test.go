@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+	"gorm.io/gorm"
 )
 
 // TestTexts_OnlyWhereTheyAreSafe checks that statements are sent one by one to a
@@ -123,6 +124,16 @@ func (r fakeResult) RowsAffected() (int64, error) { return r[len(r)-1], nil }
 func (r fakeResult) AllRowsAffected() []int64     { return r }
 func (fakeResult) AllLastInsertIds() []int64      { return nil }
 
+// begin begins a transaction on one of the connections.
+func begin(t *testing.T, conns pool) *Tx {
+	t.Helper()
+	tx, err := New(&gorm.DB{Config: &gorm.Config{ConnPool: conns}}, MySQL).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
 // TestTexts_NoWholeAnswer checks that the outcome of a text is unknown, and its
 // connection closed, if some answers are missing or the error could be that of
 // the COMMIT.
@@ -137,11 +148,7 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 		}
 		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, open: open}
 		defer conns.DB.Close()
-		began, err := conns.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = began.(*transaction).commit([]Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}}, 1)
+		err := begin(t, conns).on.commit([]Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}}, 1)
 		if !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
 			t.Errorf("%s: %v, connection closed %v", name, err, conn.closed)
 		}
@@ -217,10 +224,7 @@ func TestFirstQuery_CutShort(t *testing.T) {
 	conn := &fakeConn{affected: []int64{0}}
 	conns := pool{DB: sql.OpenDB(emptyConn{conn}), exec: execMySQL, begin: "START TRANSACTION", query: queryMySQL}
 	defer conns.DB.Close()
-	began, err := conns.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	began := begin(t, conns).on
 	rows, err := began.QueryContext(t.Context(), "SELECT 1")
 	if err == nil {
 		defer rows.Close()
@@ -229,7 +233,7 @@ func TestFirstQuery_CutShort(t *testing.T) {
 	if !errors.Is(err, errCutShort) {
 		t.Fatal(err) // the rows keep the connection
 	}
-	if err := began.(*transaction).Rollback(); err != nil || conns.DB.Stats().InUse != 0 {
+	if err := began.Rollback(); err != nil || conns.DB.Stats().InUse != 0 {
 		t.Errorf("rolling back: %v, %d connections in use", err, conns.DB.Stats().InUse)
 	}
 }

@@ -59,35 +59,12 @@ func SQLitePool(connections *sql.DB, lock string) gorm.ConnPool {
 type execFunc func(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error)
 
 var (
-	_ gorm.ConnPoolBeginner = pool{}
-	_ gorm.GetDBConnector   = pool{}
-	_ gorm.TxCommitter      = (*transaction)(nil)
+	_ gorm.GetDBConnector = pool{}
+	_ gorm.ConnPool       = (*transaction)(nil)
 )
 
 // GetDBConn returns the underlying pool.
 func (p pool) GetDBConn() (*sql.DB, error) { return p.DB, nil }
-
-// BeginTx takes a connection for a transaction. Transactions with default options
-// run at the isolation level of their session.
-func (p pool) BeginTx(ctx context.Context, options *sql.TxOptions) (gorm.ConnPool, error) {
-	if options != nil && *options != (sql.TxOptions{}) {
-		return p.DB.BeginTx(ctx, options)
-	}
-	t, err := p.take(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
-}
-
-// take takes a connection for a transaction, which its first statement begins.
-func (p pool) take(ctx context.Context) (*transaction, error) {
-	conn, err := p.DB.Conn(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &transaction{ctx: ctx, conn: conn, pool: p, texts: takesTexts(conn)}, nil
-}
 
 // transaction is a transaction on one connection. Its first statement begins it.
 // It is for one goroutine.
@@ -197,9 +174,6 @@ func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 	return open
 }
 
-// Commit commits. gorm calls it for a transaction that it has begun itself.
-func (t *transaction) Commit() error { return t.commit(nil, 0) }
-
 // commit runs the statements and commits, if the first one affects the given number of rows,
 // or the number is 0. A server that takes texts checks the number by itself. Every error
 // except ErrUnknownOutcome proves that nothing was committed.
@@ -227,7 +201,10 @@ func (t *transaction) commit(statements []Statement, rows int64) error {
 		return err
 	}
 	t.end(err)
-	return commitError(err)
+	if err == nil || provesNoCommit(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
 // execFirst runs the statements. ErrUnmet: the first did not affect the given number of
@@ -238,14 +215,6 @@ func (t *transaction) execFirst(statements []Statement, rows int64) error {
 		return ErrUnmet
 	}
 	return err
-}
-
-// commitError classifies err, the answer to a COMMIT or to a text that ends with one.
-func commitError(err error) error {
-	if err == nil || provesNoCommit(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
 // end releases the connection after a COMMIT that returned err. It discards the

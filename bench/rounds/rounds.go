@@ -1,6 +1,6 @@
-// Package session holds what every benchmark run has: rounds, their length and a
-// report.
-package session
+// Package rounds has the flags that every benchmark has (rounds, their length, the file of
+// the report), and begins its report.
+package rounds
 
 import (
 	"cmp"
@@ -16,24 +16,24 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 )
 
-// Session is one run of a benchmark. Its tags define flags.
-type Session struct {
+// Flags are the flags of one run of a benchmark.
+type Flags struct {
 	Rounds  int    `default:"3" help:"Number of rounds; the tables show medians."`
 	Seconds int    `default:"${seconds}" help:"Measured seconds of each run."`
 	Out     string `placeholder:"FILE" help:"Also write the report to this file."`
 }
 
 // Check checks the values of the flags.
-func (s *Session) Check() error {
-	return cmp.Or(command.Between("rounds", int64(s.Rounds), 1, math.MaxInt32), command.Between("seconds", int64(s.Seconds), 1, math.MaxInt32))
+func (f *Flags) Check() error {
+	return cmp.Or(command.Between("rounds", int64(f.Rounds), 1, math.MaxInt32), command.Between("seconds", int64(f.Seconds), 1, math.MaxInt32))
 }
 
 // Report opens the report and writes its heading: the command, the commit, the date,
 // the machine and the versions of the programs that it uses. The caller closes it.
-func (s *Session) Report(stdout io.Writer, pkg string, args []string, versions ...string) (report io.Writer, closeFile func() error, err error) {
+func (f *Flags) Report(stdout io.Writer, pkg string, args []string, versions ...string) (report io.Writer, closeFile func() error, err error) {
 	report, closeFile = stdout, func() error { return nil }
-	if s.Out != "" {
-		file, err := os.Create(s.Out)
+	if f.Out != "" {
+		file, err := os.Create(f.Out)
 		if err != nil {
 			return nil, nil, commandline.Usagef("--out: %w", err)
 		}

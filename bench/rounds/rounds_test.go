@@ -1,4 +1,4 @@
-package session
+package rounds
 
 import (
 	"bytes"
@@ -20,8 +20,8 @@ func TestCheck(t *testing.T) {
 		args string
 		ok   bool
 	}{{"", true}, {"--rounds 1 --seconds 1", true}, {"--rounds 0", false}, {"--seconds -1", false}} {
-		var s Session
-		err := commandline.Parse(&s, strings.Fields(test.args), nil, io.Discard, func(*kong.Context) error { return s.Check() }, kong.Vars{"seconds": "8"})
+		var f Flags
+		err := commandline.Parse(&f, strings.Fields(test.args), nil, io.Discard, func(*kong.Context) error { return f.Check() }, kong.Vars{"seconds": "8"})
 		if (err == nil) != test.ok {
 			t.Errorf("%q: %v", test.args, err)
 		}
@@ -32,8 +32,8 @@ func TestReport(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "report.md")
 	var stdout bytes.Buffer
-	s := Session{Out: file}
-	report, closeFile, err := s.Report(&stdout, "./bench", []string{"--rounds", "1"}, "Redis 7", "wrk 4")
+	f := Flags{Out: file}
+	report, closeFile, err := f.Report(&stdout, "./bench", []string{"--rounds", "1"}, "Redis 7", "wrk 4")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +52,8 @@ func TestReport(t *testing.T) {
 			t.Errorf("no %q in %q", has, &stdout)
 		}
 	}
-	s.Out = filepath.Join(file, "below-a-file")
-	if _, _, err := s.Report(&stdout, "./bench", nil); !errors.As(err, new(commandline.UsageError)) {
+	f.Out = filepath.Join(file, "below-a-file")
+	if _, _, err := f.Report(&stdout, "./bench", nil); !errors.As(err, new(commandline.UsageError)) {
 		t.Errorf("a file that cannot be created: %v", err)
 	}
 }
