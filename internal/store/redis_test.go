@@ -34,6 +34,7 @@ func openedRedis(t testing.TB, redisURL string) redis.UniversalClient {
 }
 
 func TestOpenRedis_BadURL(t *testing.T) {
+	t.Parallel()
 	for _, redisURL := range []string{
 		"",
 		"localhost:6379",
@@ -69,6 +70,7 @@ func TestOpenRedis_BadURL(t *testing.T) {
 }
 
 func TestOpenRedis_SingleOptions(t *testing.T) {
+	t.Parallel()
 	client, _, err := redisClient("rediss://us%40er:p%2Fw@h?read_timeout=7s&max_retries=9&pool_size=3&db=4")
 	if err != nil {
 		t.Fatal(err)
@@ -87,6 +89,7 @@ func TestOpenRedis_SingleOptions(t *testing.T) {
 }
 
 func TestOpenRedis_SentinelOptions(t *testing.T) {
+	t.Parallel()
 	client, target, err := redisClient("redis+sentinel://u:p%40w@h1,h2:7/mine?db=3&sentinel_password=s")
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +105,7 @@ func TestOpenRedis_SentinelOptions(t *testing.T) {
 }
 
 func TestOpenRedis_ClusterOptions(t *testing.T) {
+	t.Parallel()
 	client, _, err := redisClient("rediss+cluster://u:p@h1,[::1]:7?skip_verify=true")
 	if err != nil {
 		t.Fatal(err)
@@ -114,6 +118,7 @@ func TestOpenRedis_ClusterOptions(t *testing.T) {
 }
 
 func TestOpenRedis_Unreachable(t *testing.T) {
+	t.Parallel()
 	address := closedPort(t)
 	for _, redisURL := range []string{
 		"redis://u:s3same@" + address,
@@ -129,6 +134,7 @@ func TestOpenRedis_Unreachable(t *testing.T) {
 
 // TestOpenRedis_SilentOnce opens a Redis whose first connection gives no answer.
 func TestOpenRedis_SilentOnce(t *testing.T) {
+	t.Parallel()
 	proxy := newFaultyProxy(t, testenv.OwnRedis(t).Addr())
 	proxy.silenceNext.Store(true)
 	openedRedis(t, "redis://"+proxy.address+"?read_timeout=200ms")
@@ -138,6 +144,7 @@ func TestOpenRedis_SilentOnce(t *testing.T) {
 }
 
 func TestOpenRedis_Password(t *testing.T) {
+	t.Parallel()
 	server := testenv.OwnRedis(t, "--requirepass", "p@ss/word")
 	openedRedis(t, "redis://:p%40ss%2Fword@"+server.Addr())
 	_, err := OpenRedis(t.Context(), "redis://:s3same@"+server.Addr())
@@ -207,6 +214,7 @@ func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
 // TestOpenRedis_LostAnswerIsNotSentTwice checks that the client does not send a
 // command again when its answer is lost.
 func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
+	t.Parallel()
 	calls := map[string]func(context.Context, redis.UniversalClient) error{
 		"command": func(ctx context.Context, c redis.UniversalClient) error { return c.Incr(ctx, "{n}").Err() },
 		"pipeline": func(ctx context.Context, c redis.UniversalClient) error {
@@ -284,6 +292,7 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 }
 
 func TestRedisWarnings(t *testing.T) {
+	t.Parallel()
 	server := testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
 	if got := RedisWarnings(t.Context(), client); len(got) != 0 {
