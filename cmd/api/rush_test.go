@@ -48,12 +48,14 @@ func TestConsoleRush(t *testing.T) {
 		}
 		p = run("none")
 	}
-	if p.State != "ended" || p.Oversold <= 0 || p.Available >= 0 || p.Failed > p.Sold { // a busy machine does not answer each
+	if p.State != "ended" || p.Oversold <= 0 || p.Available >= 0 {
 		t.Errorf("none: %+v", p)
 	}
 	events.await(t, "event: rush", `"state":"ended"`)
-	if p = run("lua"); p.State != "ended" || p.Oversold != 0 || p.Sold != 50 || p.Available != 0 {
-		t.Errorf("lua: %+v", p)
+	for sold := int64(0); sold < 50; sold = p.Sold { // the time for a rush ends, on a busy machine before all is sold
+		if p = run("lua"); p.State != "ended" || p.Oversold != 0 || p.Available != 50-p.Sold || p.Sold < 50 && p.Detail == "" {
+			t.Fatalf("lua: %+v", p)
+		}
 	}
 	if a, err := audited(t.Context(), api.URL(), "10001"); err != nil || a.Sold != 0 || a.Drift != 0 {
 		t.Errorf("the service's own stock: %+v %v", a, err)
@@ -62,7 +64,7 @@ func TestConsoleRush(t *testing.T) {
 	if counted := regexp.MustCompile(`(?m)^holdfast_orders_total.* [1-9].*$`).Find(metrics); counted != nil || !strings.Contains(string(metrics), "holdfast_") {
 		t.Errorf("the rush counted as orders of the service: %s", counted)
 	}
-	mustCall(t, http.StatusAccepted, http.MethodPost, url, `{"strategy":"lock","clients":256,"units":10000}`, admin...)
+	mustCall(t, http.StatusAccepted, http.MethodPost, url, `{"strategy":"lock","clients":64,"units":10000}`, admin...)
 	api.Interrupt()
 	if code := api.Wait(); code != 0 { // it would be 1 if the rush went on
 		t.Errorf("exit code %d: %s", code, api.Output())
