@@ -663,8 +663,8 @@ func TestProductName(t *testing.T) {
 
 // TestRealStores loads strategies that oversell and others that do not: with the guard, which
 // catches what a broken gate admits, and without it. A strategy without a gate has no guard. An
-// instance of lua is killed.
-// More strategies on each pair of stores, by more instances, are for the thorough mode.
+// instance of lua is killed. More strategies by more instances, and a second pair of stores, are
+// for the thorough mode.
 func TestRealStores(t *testing.T) {
 	t.Parallel()
 	const stock = 60
@@ -678,6 +678,9 @@ func TestRealStores(t *testing.T) {
 		{"MariaDB and Redis", "none,lua", true, true, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
 		{"PostgreSQL and Redis Cluster", "merged", false, false, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
 	} {
+		if !test.guard && !testenv.Thorough() {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			redis, db := test.stores(t)
 			folder, instances, guard := t.TempDir(), 2, "off"
