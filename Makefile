@@ -21,11 +21,11 @@ HISTORY ?= 1
 N ?= 40
 SEED ?= 0
 TIMEOUT ?= 40m
-# Four packages at once on two cores: many tests wait for servers and leases.
-TESTFLAGS ?= -p 4
+# Six packages at once on two cores: many tests wait for servers and leases.
+TESTFLAGS ?= -p 6
 # The packages start in this order: the slowest first, so that none of them runs alone at the
 # end. They wait more than they work.
-PACKAGES = ./loadtest ./cmd/api ./internal/store ./internal/ledger ./internal/protocol ./deploy/gateway ./internal/lock/... ./...
+PACKAGES = ./loadtest ./cmd/api ./internal/store ./internal/protocol ./internal/ledger/... ./internal/stock/gate ./deploy/gateway ./internal/lock/... ./cmd/withlock ./...
 # The race detector, except for two virtual machines of others, which are up to three
 # times as fast without it: SQLite, which is C translated to Go, with memory outside the
 # Go heap, where the detector sees nothing; and the Lua of the in-process Redis, which

@@ -604,6 +604,9 @@ func TestLiars(t *testing.T) {
 			if test.args != open {
 				args = append(args, patient, "--clients", "8")
 			}
+			if honest { // on a busy machine, calls of the stores may time out
+				args = append(args, "--faults", "--max-failures", "100%")
+			}
 			code, out, says := runHere(t, args...)
 			for try := 1; try < maxTriesToLie && !honest && liar.Told() == 0; try++ {
 				code, out, says = runHere(t, args...)
@@ -659,8 +662,9 @@ func TestProductName(t *testing.T) {
 }
 
 // TestRealStores loads strategies that oversell and others that do not: with the guard, which
-// catches what a broken gate admits, and without it. A strategy without a gate has no guard.
-// More strategies on each pair of stores, by more instances, are for the thorough mode.
+// catches what a broken gate admits, and without it. A strategy without a gate has no guard. An
+// instance of lua is killed. More strategies by more instances, and a second pair of stores, are
+// for the thorough mode.
 func TestRealStores(t *testing.T) {
 	t.Parallel()
 	const stock = 60
@@ -671,9 +675,12 @@ func TestRealStores(t *testing.T) {
 		crash      bool
 		stores     func(t *testing.T) (redis, db string)
 	}{
-		{"MariaDB and Redis", "none,lua", true, false, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
-		{"PostgreSQL and Redis Cluster", "merged", false, true, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
+		{"MariaDB and Redis", "none,lua", true, true, func(t *testing.T) (string, string) { return testenv.Redis(t), testenv.MariaDB(t) }},
+		{"PostgreSQL and Redis Cluster", "merged", false, false, func(t *testing.T) (string, string) { return testenv.RedisCluster(t), testenv.Postgres(t) }},
 	} {
+		if !test.guard && !testenv.Thorough() {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			redis, db := test.stores(t)
 			folder, instances, guard := t.TempDir(), 2, "off"
@@ -703,7 +710,7 @@ func TestRealStores(t *testing.T) {
 				if r.LoadChinese == "" || len(r.Faults) != len(r.FaultsChinese) {
 					t.Errorf("%s: load %q, faults %q in Chinese", r.Strategy, r.LoadChinese, r.FaultsChinese)
 				}
-				if killed := r.Crash != nil; killed != (test.crash && r.Sound) || killed && (r.Crash.Accepted == 0 || r.Crash.Verdict != results.AsPromised) {
+				if killed := r.Crash != nil; killed != (test.crash && r.Sound) || killed && (r.Crash.Accepted < stock/2 || r.Crash.Verdict != results.AsPromised) {
 					t.Errorf("%s: after kill -9 %+v", r.Strategy, r.Crash)
 				}
 			}
@@ -753,22 +760,13 @@ func expectCleaned(t *testing.T, s *services, orders int) {
 	expectEmpty(t, s.Redis, s.DB)
 }
 
-// TestCrash kills an instance of a sound strategy, and then one that answers before the
-// commit and so loses orders.
+// TestCrash kills an instance that answers before the commit and so loses orders.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	const stock = 200
-	s := startServices(t, "--strategies", "lua", "--stock", fmt.Sprint(stock), patient)
+	s := startServices(t, "--strategies", "lua", "--stock", "200", patient)
+	_, s.fleet.urls = s.tell(t, "answers-before-the-commit")
 	crash, err := s.crashRush(t.Context(), s.chosen()[0], s.fleet)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if crash.Verdict != results.AsPromised || crash.Accepted < stock/2 || crash.Unknown == 0 || crash.InFlight == nil || *crash.InFlight != 0 {
-		t.Errorf("%+v", crash)
-	}
-	_, s.fleet.urls = s.tell(t, "answers-before-the-commit")
-	s.runID = s.runID[1:] + "0" // another run, with SKUs of its own
-	if crash, err = s.crashRush(t.Context(), s.chosen()[0], s.fleet); err != nil {
 		t.Fatal(err)
 	}
 	r := results.Result{Verdict: results.AsPromised}

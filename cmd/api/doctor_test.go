@@ -39,12 +39,19 @@ func examined(t *testing.T, code int, args ...string) string {
 // check, and contains the text.
 func expect(t *testing.T, out string, level store.Level, check, text string) {
 	t.Helper()
+	if !has(out, level, check, text) {
+		t.Errorf("no line %s %s …%s… in:\n%s", level, check, text, out)
+	}
+}
+
+// has reports whether expect finds the line.
+func has(out string, level store.Level, check, text string) bool {
 	for line := range strings.Lines(out) {
 		if words := strings.Fields(line); len(words) > 1 && words[0] == string(level) && words[1] == check && strings.Contains(line, text) {
-			return
+			return true
 		}
 	}
-	t.Errorf("no line %s %s …%s… in:\n%s", level, check, text, out)
+	return false
 }
 
 // bad matches the lines that are not ok.
@@ -222,13 +229,20 @@ func TestDoctor_Unreachable(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			flags := test.flags(t)
-			out := examined(t, 1, flags...)
-			if strings.Contains(out, "hidden") {
-				t.Errorf("a password is shown:\n%s", out)
-			}
-			for _, line := range test.lines {
-				expect(t, out, store.Level(line[0]), line[1], line[2])
-			}
+			// The doctor waits a few seconds for each server. On a busy machine, one that is
+			// well may need longer.
+			testenv.AwaitSuccess(t, "every line", func() error {
+				out := examined(t, 1, flags...)
+				if strings.Contains(out, "hidden") {
+					t.Errorf("a password is shown:\n%s", out)
+				}
+				for _, line := range test.lines {
+					if !has(out, store.Level(line[0]), line[1], line[2]) {
+						return fmt.Errorf("%w: no line %q in:\n%s", errNotReady, line, out)
+					}
+				}
+				return nil
+			})
 		})
 	}
 }

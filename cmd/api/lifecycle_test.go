@@ -212,61 +212,47 @@ func checkPaymentLists(t *testing.T, payments string) {
 	}
 }
 
-// TestLatePayment pays orders that have expired. A payment revives its order if the
-// unit can be cut again and --late-payment allows it; otherwise it is due back.
+// TestLatePayment pays orders that have expired, with --late-payment refuse: each payment is
+// due back, whether the unit was sold again or is left. TestLifecycle of loadtest revives
+// orders.
 func TestLatePayment(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		late string
-		on   pair
-	}{
-		{"revive", mariaDBAndRedis},
-		{"refuse", postgresAndRedis},
-	} {
-		t.Run(test.late, func(t *testing.T) {
-			t.Parallel()
-			args := append(migrated(t, test.on.flags(t)), "--late-payment", test.late)
-			url := serveHere(t, append(args, "--payment-window", "2s")...).URL()
-			patient := serveHere(t, append(args, "--payment-window", "1h")...).URL() // for an order that must not expire
-			// place buys the only unit of a new SKU, or the one that has returned.
-			place := func(instance, buyer, sku string) (path string) {
-				t.Helper()
-				return url + "/orders/" + decoded[placed](t, mustCall(t, 201, "POST", instance+"/orders", orderBody(buyer, sku, 1))).ID
-			}
-			expired := func(path, sku string) {
-				t.Helper()
-				testenv.Await(t, "the order has expired and its unit is back", func() bool {
-					a, err := audited(t.Context(), url, sku)
-					return err == nil && a.atRest() && a.Sold == 0 &&
-						decoded[placed](t, mustCall(t, 200, "GET", path, "")).Status == "expired"
-				})
-			}
-			setStock(t, url, "left", 1)
-			setStock(t, url, "resold", 1)
-			left, resold := place(url, "late-1", "left"), place(url, "late-1", "resold")
-			expired(left, "left")
-			expired(resold, "resold")
-			mustCall(t, 200, "POST", place(patient, "late-2", "resold")+"/pay", `{"payment_id":"late-p1"}`)
-			lost := string(mustCall(t, 409, "POST", resold+"/pay", `{"payment_id":"late-p2"}`))
-			if !strings.Contains(lost, `"payment_id":"late-p2","order_status":"expired"`) {
-				t.Errorf("the payment for a unit that was sold again: %s", lost)
-			}
-
-			want, history := 200, "[{pending} {expired} {paid}]"
-			if test.late == "refuse" {
-				want, history = 409, "[{pending} {expired}]"
-			}
-			for range 2 {
-				mustCall(t, want, "POST", left+"/pay", `{"payment_id":"late-p3"}`)
-			}
-			shown := decoded[struct{ History []struct{ Status string } }](t, mustCall(t, 200, "GET", left, ""))
-			if got := fmt.Sprint(shown.History); got != history {
-				t.Errorf("the history is %s, want %s", got, history)
-			}
-			due := string(mustCall(t, 200, "GET", url+"/payments?status=refund-due", ""))
-			if strings.Contains(due, "late-p1") || !strings.Contains(due, "late-p2") || strings.Contains(due, "late-p3") != (want == 409) {
-				t.Errorf("the payments that are due: %s", due)
-			}
+	args := append(migrated(t, postgresAndRedis.flags(t)), "--late-payment", "refuse")
+	url := serveHere(t, append(args, "--payment-window", "2s")...).URL()
+	patient := serveHere(t, append(args, "--payment-window", "1h")...).URL() // for an order that must not expire
+	// place buys the only unit of a new SKU, or the one that has returned.
+	place := func(instance, buyer, sku string) (path string) {
+		t.Helper()
+		return url + "/orders/" + decoded[placed](t, mustCall(t, 201, "POST", instance+"/orders", orderBody(buyer, sku, 1))).ID
+	}
+	expired := func(path, sku string) {
+		t.Helper()
+		testenv.Await(t, "the order has expired and its unit is back", func() bool {
+			a, err := audited(t.Context(), url, sku)
+			return err == nil && a.atRest() && a.Sold == 0 &&
+				decoded[placed](t, mustCall(t, 200, "GET", path, "")).Status == "expired"
 		})
+	}
+	setStock(t, url, "left", 1)
+	setStock(t, url, "resold", 1)
+	left, resold := place(url, "late-1", "left"), place(url, "late-1", "resold")
+	expired(left, "left")
+	expired(resold, "resold")
+	mustCall(t, 200, "POST", place(patient, "late-2", "resold")+"/pay", `{"payment_id":"late-p1"}`)
+	lost := string(mustCall(t, 409, "POST", resold+"/pay", `{"payment_id":"late-p2"}`))
+	if !strings.Contains(lost, `"payment_id":"late-p2","order_status":"expired"`) {
+		t.Errorf("the payment for a unit that was sold again: %s", lost)
+	}
+
+	for range 2 {
+		mustCall(t, 409, "POST", left+"/pay", `{"payment_id":"late-p3"}`)
+	}
+	shown := decoded[struct{ History []struct{ Status string } }](t, mustCall(t, 200, "GET", left, ""))
+	if got := fmt.Sprint(shown.History); got != "[{pending} {expired}]" {
+		t.Errorf("the history is %s", got)
+	}
+	due := string(mustCall(t, 200, "GET", url+"/payments?status=refund-due", ""))
+	if strings.Contains(due, "late-p1") || !strings.Contains(due, "late-p2") || !strings.Contains(due, "late-p3") {
+		t.Errorf("the payments that are due: %s", due)
 	}
 }

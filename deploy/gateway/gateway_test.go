@@ -5,6 +5,7 @@ package gateway
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -159,8 +160,8 @@ func keyed(s *shop) error {
 		func() error { return s.expect(409, true, order(1, "keyed"), key("third")...) },
 		func() error { return replayed(s.url, "k", order(1, "keyed"), first) },
 		func() error { return replayed(s.url, "k", order(1, "keyed"), first) },
-		func() error { return s.expect(400, false, order(1, "keyed"), key("")...) },
-		func() error { return s.expect(400, false, order(1, "keyed"), key("with space")...) },
+		func() error { return s.expect(400, true, order(1, "keyed"), key("")...) },
+		func() error { return s.expect(400, true, order(1, "keyed"), key("with space")...) },
 		// The gateway's answer is the same as an instance's.
 		func() error {
 			alone, err := call("POST", s.instances[0].URL()+"/orders", order(1, "keyed"), key("other")...)
@@ -198,13 +199,24 @@ func keyed(s *shop) error {
 	)
 }
 
-// stub starts a server that answers every order with 409 and the given problem. The
-// detail is the value of X-Forwarded-For. stub returns the configuration that makes
-// nginx use it instead of the shop's instances.
-func stub(t *testing.T, problem string) map[string]string {
+// The strategies of stubs, as instances describe them.
+const (
+	lua        = `{"name":"lua","gate":"script","sound":true}`
+	unsound    = `{"name":"none","gate":"readwrite","sound":false}`
+	withNoGate = `{"name":"conditional","gate":null,"sound":true}`
+)
+
+// stub starts a server that answers every order with 409 and the given problem, and says that
+// it runs the strategy. The detail is the value of X-Forwarded-For. stub returns the
+// configuration that makes nginx use it instead of the shop's instances.
+func stub(t *testing.T, problem, strategy string) map[string]string {
+	var named struct{ Name string }
+	if err := json.Unmarshal([]byte(strategy), &named); err != nil {
+		t.Fatal(err)
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/strategies" {
-			io.WriteString(w, `{"running":"lua","strategies":[{"name":"lua","gate":"script","sound":true}]}`)
+			fmt.Fprintf(w, `{"running":%q,"strategies":[%s]}`, named.Name, strategy)
 			return
 		}
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -299,7 +311,7 @@ func afterRestart(own *testenv.RedisServer) func(*shop) error {
 // that loses updates, because its counts are not reliable.
 func unsoundKeyed(s *shop) error {
 	return steps(
-		func() error { return s.sell("lossy", 1) },
+		func() error { return s.count("lossy", 0, 1, 0) },
 		func() error { return s.expect(409, false, order(1, "lossy")) },
 		func() error { return s.expect(409, true, order(1, "lossy"), "Idempotency-Key", "k") },
 		func() error { return s.expect(409, true, order(1, "lossy"), "Idempotency-Key", "k") },
@@ -808,12 +820,24 @@ func publicRoutes(s *shop, id string) error {
 // noGateStrategy checks that counts in Redis are ignored under a strategy without a gate.
 func noGateStrategy(s *shop) error {
 	return steps(
-		func() error {
-			return s.count("left", 0, 1, 0)
-		},
-		func() error { return s.setStock("left", 1) },
-		func() error { return s.expect(201, true, order(1, "left")) },
+		func() error { return s.count("left", 0, 1, 0) },
 		func() error { return s.expect(409, true, order(1, "left")) },
+	)
+}
+
+// withPassword checks that the gateway reads counts from a Redis with a password.
+func withPassword(s *shop) error {
+	return steps(
+		func() error { return s.count("known", 0, 1, 0) },
+		func() error { return s.expect(409, false, order(1, "known")) },
+	)
+}
+
+// withoutPassword checks that the gateway passes orders if its password is wrong.
+func withoutPassword(s *shop) error {
+	return steps(
+		func() error { return s.count("known", 0, 1, 0) },
+		func() error { return s.expect(409, true, order(1, "known")) },
 	)
 }
 
@@ -843,17 +867,13 @@ func passesAll(s *shop) error {
 	)
 }
 
-var (
-	inSegments = []string{"--strategy", "segment", "--segments", "4"}
-	noGate     = []string{"--strategy", "conditional"}
-	broken     = []string{"--strategy", "none"}
-)
+var inSegments = []string{"--strategy", "segment", "--segments", "4"}
 
 // TestGateway runs every scenario at a gateway of its own. By default it leaves out a cluster
 // without segments, as it has one with them.
 func TestGateway(t *testing.T) {
 	t.Parallel()
-	secretive := testenv.OwnRedis(lasting{t}, "--requirepass", "secret", "--databases", "4")
+	secretive := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")
 	for _, test := range []struct {
 		name     string
 		plan     func(t *testing.T) plan
@@ -872,16 +892,16 @@ func TestGateway(t *testing.T) {
 		{"private routes", nil, routes},
 		{"invalid HTTP", nil, invalidHTTP},
 		{"without Host", nil, withoutHost},
-		{"forwarded", func(t *testing.T) plan { return plan{fakeLedger: true, files: stub(t, "in-progress")} }, forwarded},
-		{"a key in progress", func(t *testing.T) plan { return plan{fakeLedger: true, files: stub(t, "in-progress")} }, inProgress},
-		{"a key under a broken strategy", func(*testing.T) plan { return plan{args: broken} }, unsoundKeyed},
+		{"forwarded", func(t *testing.T) plan { return plan{fakeLedger: true, files: stub(t, "in-progress", lua)} }, forwarded},
+		{"a key in progress", func(t *testing.T) plan { return plan{fakeLedger: true, files: stub(t, "in-progress", lua)} }, inProgress},
+		{"a key under a broken strategy", func(t *testing.T) plan { return plan{fakeLedger: true, files: stub(t, "sold-out", unsound)} }, unsoundKeyed},
 		{"a key and segments", func(*testing.T) plan { return plan{args: inSegments} }, keyed},
 		{"segments", func(*testing.T) plan { return plan{args: inSegments} }, segmented},
 		{"segments sold out", func(*testing.T) plan { return plan{args: inSegments} }, soldOut},
 		{"several lines in segments", func(*testing.T) plan { return plan{args: inSegments} }, severalLines},
 		{"a segment in flight", func(*testing.T) plan { return plan{args: inSegments} }, segmentInFlight},
 		{"segments refilled", func(*testing.T) plan { return plan{fakeLedger: true, args: inSegments} }, refilling},
-		{"no gate", func(*testing.T) plan { return plan{fakeLedger: true, args: noGate} }, noGateStrategy},
+		{"no gate", func(t *testing.T) plan { return plan{fakeLedger: true, files: stub(t, "sold-out", withNoGate)} }, noGateStrategy},
 		{"a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t)} }, clusterNodes},
 		{"segments on a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t), args: inSegments} }, clusterNodes},
 		{"rate limits", func(*testing.T) plan {
@@ -893,18 +913,20 @@ func TestGateway(t *testing.T) {
 		}, passesAll},
 		{"another ledger's ID", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_LEDGER_ID=" + uuid.NewString()}} }, otherLedger},
 		{"an unreachable Redis", func(*testing.T) plan { return plan{environment: []string{"HOLDFAST_GATEWAY_REDIS=127.0.0.1:1"}} }, passesAll},
-		{"a password", func(*testing.T) plan {
+		{"a password", func(t *testing.T) plan {
 			return plan{
+				fakeLedger: true, files: stub(t, "sold-out", lua),
 				redis:       "redis://:secret@" + secretive.Addr() + "/3",
 				environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=secret", "HOLDFAST_GATEWAY_REDIS_DB=3"},
 			}
-		}, soldOut},
-		{"a wrong password", func(*testing.T) plan {
+		}, withPassword},
+		{"a wrong password", func(t *testing.T) plan {
 			return plan{
+				fakeLedger: true, files: stub(t, "sold-out", lua),
 				redis:       "redis://:secret@" + secretive.Addr() + "/3",
 				environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=guess", "HOLDFAST_GATEWAY_REDIS_DB=3"},
 			}
-		}, passesAll},
+		}, withoutPassword},
 	} {
 		if test.name == "a cluster" && !testenv.Thorough() {
 			continue
@@ -987,8 +1009,8 @@ func TestMutants(t *testing.T) {
 		{"keys are ignored", "elseif not key then", "else", plan{}, keyed},
 		{"a refusal of another body", `key .. "\0" .. body`, "key", plan{}, keyed},
 		{"additions do not count", `change .. "@"`, `"@"`, plan{}, keyed},
-		{"any 409 is a refusal", `find(ngx.arg[1], '"type":"/problems/sold-out"', 1, true)`, "true", plan{fakeLedger: true, files: stub(t, "in-progress")}, inProgress},
-		{"a broken strategy's refusal", `strategy.sound == true`, "true", plan{args: broken}, unsoundKeyed},
+		{"any 409 is a refusal", `find(ngx.arg[1], '"type":"/problems/sold-out"', 1, true)`, "true", plan{fakeLedger: true, files: stub(t, "in-progress", lua)}, inProgress},
+		{"a broken strategy's refusal", `strategy.sound == true`, "true", plan{fakeLedger: true, files: stub(t, "sold-out", unsound)}, unsoundKeyed},
 		{"no unquoted charset", `charset == "utf-8" or `, "", plan{}, contentTypes},
 		{"a case-sensitive media type", "lower(content_type)", "content_type", plan{}, contentTypes},
 		{"any charset", `rest == "" or charset == "utf-8"`, "rest", plan{}, contentTypes},
@@ -998,12 +1020,12 @@ func TestMutants(t *testing.T) {
 		{"nothing is counted", `count("orders", result, reason)`, "", plan{}, metrics},
 		{"everything is public", `"~ $" 404;`, `"~ $" "";`, plan{}, routes},
 		{"every method is public", "default 405;", `default "";`, plan{}, routes},
-		{"no X-Forwarded-For", "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;", "", plan{fakeLedger: true, files: stub(t, "in-progress")}, forwarded},
+		{"no X-Forwarded-For", "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;", "", plan{fakeLedger: true, files: stub(t, "in-progress", lua)}, forwarded},
 		{"nginx's error page for malformed requests", "error_page 400 ", "error_page ", plan{}, invalidHTTP},
 		{"nginx's own error pages", "error_page 400 403 404 405", "error_page 400", plan{}, routes},
 		{"one segment only", "all.available = all.available + available", "all.available = tonumber(available)", plan{args: inSegments}, segmented},
 		{"segments with different epochs", "epoch ~= (all.epoch or epoch)", "false", plan{fakeLedger: true, args: inSegments}, refilling},
-		{"no gate", "type(strategy.gate) == \"string\" and", "", plan{fakeLedger: true, args: noGate}, noGateStrategy},
+		{"no gate", "type(strategy.gate) == \"string\" and", "", plan{fakeLedger: true, files: stub(t, "sold-out", withNoGate)}, noGateStrategy},
 		{"the client's order of lines", "table.sort(lines, before)", "", plan{}, severalLines},
 		{"order of SKUs for segments", "all.segmented = segments > 0", "", plan{args: inSegments}, severalLines},
 		{"a SKU without a count is sold out", `return "passed", "no-count" -- an`, `one = { available = 0, in_flight = 0, mark = "0" } -- an`, plan{}, severalLines},
@@ -1032,7 +1054,7 @@ func TestRedisRestarted(t *testing.T) {
 	t.Parallel()
 	for _, mutated := range []bool{false, true} {
 		own := testenv.OwnRedis(t)
-		p := plan{fakeLedger: true, redis: own.URL(), files: stub(t, "sold-out")}
+		p := plan{fakeLedger: true, redis: own.URL(), files: stub(t, "sold-out", lua)}
 		if mutated {
 			p.edit = func(text string) string { return strings.ReplaceAll(text, ` .. "@" .. runs[n]`, "") }
 		}

@@ -20,7 +20,7 @@ func TestFarRedis(t *testing.T) {
 	t.Parallel()
 	const (
 		instances, buyers = 4, 4
-		orders            = 10 // of each buyer
+		orders            = 3 // of each buyer
 		oneWay            = 200 * time.Millisecond
 		maxRaised         = 6 // TestSlowLoad of package reconcile has exact bounds
 	)

@@ -498,25 +498,15 @@ func (s *scenario) retryKeyed(ctx context.Context, instances []*instance) {
 	}
 }
 
-// TestFaultsFound runs the rows that broke a promise before a fix.
-func TestFaultsFound(t *testing.T) {
-	t.Parallel()
-	for _, d := range databases {
-		t.Run(d.Name, func(t *testing.T) {
-			t.Parallel()
-			runRows(t, d, slices.Values(slices.DeleteFunc(slices.Clone(foundRows), func(row faultRow) bool { return row.database != d.Name })))
-		})
-	}
-}
-
 // faultStride is the distance between the rows that a run on one database takes. The
 // number of rows of a strategy is no multiple of it, so the positions vary.
 const faultStride = 29
 
 // TestFaults injects faults at one statement or command after another, and then
-// checks every promise. Unless the run is thorough, each database has one in faultStride of
-// the rows, and no row runs on two of them. With -faults.search it runs random
-// rows for that long instead. The same -faults.seed gives the same rows.
+// checks every promise, after the rows that broke one before a fix. Unless the run is thorough,
+// each database has one in faultStride of the other rows, and no row runs on two of them. With
+// -faults.search it runs random rows for that long instead. The same -faults.seed gives the
+// same rows.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for n, d := range databases {
@@ -527,7 +517,8 @@ func TestFaults(t *testing.T) {
 				if !testenv.Thorough() {
 					rows = slices.DeleteFunc(rows, func(row faultRow) bool { return row.seed%faultStride != uint64(n) })
 				}
-				runRows(t, d, slices.Values(rows))
+				found := slices.DeleteFunc(slices.Clone(foundRows), func(row faultRow) bool { return row.database != d.Name })
+				runRows(t, d, slices.Values(append(found, rows...)))
 				return
 			}
 			runRows(t, d, func(yield func(faultRow) bool) {
@@ -557,7 +548,11 @@ func seedsFrom(first uint64, within time.Duration) iter.Seq[uint64] {
 // runRows runs the rows.
 func runRows(t *testing.T, d testenv.Database, rows iter.Seq[faultRow]) {
 	t.Helper()
-	runAll(t, d, faultRigs, rows, func(r *rig, row faultRow) error {
+	rigs := thoroughFaultRigs
+	if !testenv.Thorough() && *faultsSearch == 0 {
+		rigs = faultRigs
+	}
+	runAll(t, d, rigs, rows, func(r *rig, row faultRow) error {
 		start := time.Now()
 		statements, commands, err := r.run(t.Context(), row)
 		if testing.Verbose() {
@@ -571,9 +566,9 @@ func runRows(t *testing.T, d testenv.Database, rows iter.Seq[faultRow]) {
 }
 
 const (
-	// faultRigs and stormRigs are how many runs are under way at once on one database.
-	// Most of the time they wait.
-	faultRigs, stormRigs = 6, 12
+	// These are how many runs are under way at once on one database. Most of the time they
+	// wait. Each has a database of its own: a few runs are done sooner with few of them.
+	faultRigs, thoroughFaultRigs, stormRigs = 3, 6, 12
 	// maxBroken is how many broken runs on one database end the test.
 	maxBroken = 10
 )

@@ -26,6 +26,7 @@ func openInProcessRedis(t testing.TB) *InProcessRedis {
 }
 
 func TestOpenInProcessRedis_KeysExpire(t *testing.T) {
+	t.Parallel()
 	client := openInProcessRedis(t).Client()
 	ctx := t.Context()
 	const lifetime = 100 * time.Millisecond
@@ -44,6 +45,7 @@ func TestOpenInProcessRedis_KeysExpire(t *testing.T) {
 }
 
 func TestOpenInProcessRedis_RequiresPassword(t *testing.T) {
+	t.Parallel()
 	client := redis.NewClient(&redis.Options{Addr: openInProcessRedis(t).server.Addr()})
 	defer client.Close()
 	if err := client.Set(t.Context(), "k", "v", 0).Err(); err == nil {
@@ -52,6 +54,7 @@ func TestOpenInProcessRedis_RequiresPassword(t *testing.T) {
 }
 
 func TestOpenEmbedded_MigratedThenRemovedByClose(t *testing.T) {
+	t.Parallel()
 	e, err := OpenEmbedded(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -39,6 +39,7 @@ func tables(t testing.TB, s *SQL) []string {
 }
 
 func TestMigrate_UpDownUp(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
 		ctx := t.Context()
@@ -102,6 +103,7 @@ func checkVersion(t testing.TB, s *SQL, want uint) {
 }
 
 func TestMigrate_AnotherVersion(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		ctx := t.Context()
@@ -119,6 +121,7 @@ func TestMigrate_AnotherVersion(t *testing.T) {
 // TestMigrate_CannotMend checks that a schema is left alone, and the operator told what to
 // do, if no killed migration leaves the tables as they are.
 func TestMigrate_CannotMend(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		latest, _, err := s.SchemaVersion(t.Context())
@@ -173,6 +176,7 @@ func TestMigrate_CannotMend(t *testing.T) {
 // TestMigrate_CountedClaims checks that a buyer limit whose claims are being counted stays
 // one, also if the migration was killed before it converted the rows.
 func TestMigrate_CountedClaims(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		const number = 6 // the migration that added the column
@@ -228,6 +232,7 @@ func migrateDownTo(t *testing.T, s *SQL, version uint) {
 // TestMigrate_HalfAStatement checks that a statement which somebody has done by half is not
 // run again, because it would fail.
 func TestMigrate_HalfAStatement(t *testing.T) {
+	t.Parallel()
 	for _, d := range testenv.NetworkDatabases() {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
@@ -245,6 +250,7 @@ func TestMigrate_HalfAStatement(t *testing.T) {
 // TestMigrate_MendsOlderPrograms has the version marked as older programs do: before a
 // migration, which PostgreSQL then applies as a whole or not at all.
 func TestMigrate_MendsOlderPrograms(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		latest, _, err := s.SchemaVersion(t.Context())
@@ -297,6 +303,7 @@ func mending(t *testing.T, s *SQL) *stepDriver {
 // TestMigrateDown_RefusesLosses checks that a migration is not reverted while its tables
 // and columns have data.
 func TestMigrateDown_RefusesLosses(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		latest, _, err := s.SchemaVersion(t.Context())
@@ -388,6 +395,7 @@ func (d *writingDriver) Run(migration io.Reader) error {
 // reverted that was not used when it was looked at. The payment is refused to the
 // instance, or the migration is not reverted.
 func TestMigrateDown_WhileServing(t *testing.T) {
+	t.Parallel()
 	id := map[sqltx.Dialect]string{sqltx.Postgres: "01234567-89ab-cdef-0123-456789abcdef"}
 	for _, when := range []string{"before the version is dirty", "before the first statement"} {
 		t.Run(when, func(t *testing.T) {
@@ -435,6 +443,7 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 // TestHistory checks that what the migrations' text is read as is what the database has
 // after each of them, and that no version is taken for another.
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		history, err := readHistory(string(s.dialect))
@@ -467,6 +476,7 @@ func TestHistory(t *testing.T) {
 }
 
 func TestHistory_UnknownStatement(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"DELETE FROM stock;", "ALTER TABLE stock RENAME TO shelf;", "CREATE VIEW a AS SELECT 1;"} {
 		if _, err := parseStatement(text, nil); err == nil || !strings.Contains(err.Error(), text[:10]) {
 			t.Errorf("%s: error %v", text, err)
@@ -477,6 +487,7 @@ func TestHistory_UnknownStatement(t *testing.T) {
 // TestLockPatiently checks that the wait for another migration does not end with that of
 // one try.
 func TestLockPatiently(t *testing.T) {
+	t.Parallel()
 	for n, err := range []error{nil, io.EOF} {
 		answers := []error{database.ErrLocked, database.ErrLocked, err}
 		got := lockPatiently(func() error {
@@ -491,6 +502,7 @@ func TestLockPatiently(t *testing.T) {
 }
 
 func TestMigrate_ContextEnded(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -503,6 +515,7 @@ func TestMigrate_ContextEnded(t *testing.T) {
 }
 
 func TestMigrate_GoroutinesAtOnce(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		var (
 			all sync.WaitGroup
@@ -539,6 +552,7 @@ func TestMigrate_GoroutinesAtOnce(t *testing.T) {
 const migrateURL = "HOLDFAST_TEST_MIGRATE_URL"
 
 func TestMigrate_ProcessesAtOnce(t *testing.T) {
+	t.Parallel()
 	if dbURL := os.Getenv(migrateURL); dbURL != "" { // this is a child process
 		migrated(t, dbURL)
 		return
@@ -572,6 +586,7 @@ func TestMigrate_ProcessesAtOnce(t *testing.T) {
 // TestWholeDriver_FailureChangesNothing checks that a failed migration leaves the schema
 // unchanged and not dirty where a run is one transaction.
 func TestWholeDriver_FailureChangesNothing(t *testing.T) {
+	t.Parallel()
 	for name, url := range map[string]func(testing.TB) string{
 		"PostgreSQL": func(t testing.TB) string { return testenv.Postgres(t) },
 		"SQLite":     func(t testing.TB) string { return testenv.SQLite(t) },

@@ -68,6 +68,7 @@ func TestPgBouncer(t *testing.T) {
 // TestOpenSQL_NoArrays checks that OpenSQL refuses the driver's modes that cannot
 // send arrays.
 func TestOpenSQL_NoArrays(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"exec", "simple_protocol"} {
 		u, err := url.Parse(testenv.Postgres(t))
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 
 // TestAnswerBound checks how long sessions with a statement_timeout wait.
 func TestAnswerBound(t *testing.T) {
+	t.Parallel()
 	for value, want := range map[string]time.Duration{
 		"10000": 11 * time.Second, "1.5": time.Second + 1500*time.Microsecond, "2s": 3 * time.Second, "5 min": 5*time.Minute + time.Second,
 		"1d": 24*time.Hour + time.Second, "0": 0, "0s": 0, "-1": 0, "soon": ioTimeout, "xd": ioTimeout, "": ioTimeout,

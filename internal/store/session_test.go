@@ -11,6 +11,7 @@ import (
 // TestSession_StatesWhatItReliesOn checks that global variables of the server do
 // not change the meaning of the ledger's statements.
 func TestSession_StatesWhatItReliesOn(t *testing.T) {
+	t.Parallel()
 	t.Run("MariaDB", func(t *testing.T) {
 		t.Parallel()
 		server := testenv.OwnMariaDB(t)

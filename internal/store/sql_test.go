@@ -22,6 +22,7 @@ import (
 )
 
 func TestOpenSQL_Answers(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
 		if err := s.pool.PingContext(t.Context()); err != nil {
@@ -37,6 +38,7 @@ func TestOpenSQL_Answers(t *testing.T) {
 }
 
 func TestOpenSQL_BadURL(t *testing.T) {
+	t.Parallel()
 	for _, dbURL := range []string{
 		"",
 		"nonsense",
@@ -69,6 +71,7 @@ func TestOpenSQL_BadURL(t *testing.T) {
 }
 
 func TestOpenSQL_Unreachable(t *testing.T) {
+	t.Parallel()
 	closed := closedPort(t)
 	for _, dbURL := range []string{
 		"mysql://u:sesame@" + closed + "/db",
@@ -87,6 +90,7 @@ func TestOpenSQL_Unreachable(t *testing.T) {
 // TestOpenSQL_SilentHost checks that OpenSQL stops waiting for a host that does not
 // answer.
 func TestOpenSQL_SilentHost(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes five seconds")
 	}
@@ -107,6 +111,7 @@ func TestOpenSQL_SilentHost(t *testing.T) {
 }
 
 func TestOpenSQL_WrongPassword(t *testing.T) {
+	t.Parallel()
 	u, err := parseURL(testenv.MariaDB(t))
 	if err != nil {
 		t.Fatal(err)
@@ -118,6 +123,7 @@ func TestOpenSQL_WrongPassword(t *testing.T) {
 }
 
 func TestOpenSQL_PercentDecoded(t *testing.T) {
+	t.Parallel()
 	t.Run("MariaDB", func(t *testing.T) {
 		dbURL := testenv.MariaDB(t)
 		admin := opened(t, dbURL)
@@ -151,6 +157,7 @@ func TestOpenSQL_PercentDecoded(t *testing.T) {
 }
 
 func TestOpenSQL_SQLiteFolderMissing(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "missing", "ledger.db")
 	_, err := OpenSQL(t.Context(), "sqlite://"+path)
 	if err == nil || !strings.Contains(err.Error(), path+": its folder does not exist") {
@@ -159,6 +166,7 @@ func TestOpenSQL_SQLiteFolderMissing(t *testing.T) {
 }
 
 func TestOpenSQL_SessionsAreBounded(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
 		for query, want := range map[sqltx.Dialect]map[string]string{
@@ -191,6 +199,7 @@ func TestOpenSQL_SessionsAreBounded(t *testing.T) {
 }
 
 func TestOpenSQL_QueryWins(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		query := map[string]string{
 			"mysql":    "?innodb_lock_wait_timeout=7&tx_isolation=%27SERIALIZABLE%27&loc=Local&parseTime=false",
@@ -222,6 +231,7 @@ func TestOpenSQL_QueryWins(t *testing.T) {
 // TestOpenSQL_NoLockWait checks that MariaDB skips locked rows although the URL says that
 // no session waits for a lock.
 func TestOpenSQL_NoLockWait(t *testing.T) {
+	t.Parallel()
 	s := migrated(t, testenv.MariaDB(t)+"?innodb_lock_wait_timeout=0")
 	if got := one[string](t, s.DB(), "SELECT @@innodb_lock_wait_timeout"); got != "1" {
 		t.Errorf("innodb_lock_wait_timeout is %s, want 1", got)
@@ -232,6 +242,7 @@ func TestOpenSQL_NoLockWait(t *testing.T) {
 // stopped instance that holds a row lock, before another session's wait for the
 // lock times out.
 func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
+	t.Parallel()
 	for _, d := range testenv.NetworkDatabases() {
 		for kind, statement := range map[string]string{
 			"write": "UPDATE stock SET available = 0 WHERE sku = 'a'",
@@ -261,6 +272,7 @@ func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
 // TestLedgerID_NewWithEachMigration checks that a ledger keeps its ID until its
 // tables are dropped and created again.
 func TestLedgerID_NewWithEachMigration(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		ctx := t.Context()
@@ -296,6 +308,7 @@ func TestLedgerID_NewWithEachMigration(t *testing.T) {
 // TestSchema_Rows checks what the service relies on in the tables: order, letter
 // case, checks and counts of affected rows.
 func TestSchema_Rows(t *testing.T) {
+	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		checkRoundTrip(t, s)
@@ -377,6 +390,7 @@ func TestSlowLog_OnlySlowStatementsWithoutValues(t *testing.T) {
 }
 
 func TestRedact(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ url, want string }{
 		{"", ""},
 		{"mysql://h:3306/db", "mysql://h:3306/db"},

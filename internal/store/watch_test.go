@@ -92,6 +92,7 @@ const (
 )
 
 func TestWatchRedis_Restart(t *testing.T) {
+	t.Parallel()
 	server := testenv.OwnRedis(t)
 	w := watchRedis(t, openedRedis(t, server.URL()), pollInterval)
 	w.checkNoCalls(t)
@@ -107,6 +108,7 @@ func TestWatchRedis_Restart(t *testing.T) {
 // TestWatchRedis_PollsAfterReconnect polls once an hour, so only the client's new
 // connection can reveal the restart.
 func TestWatchRedis_PollsAfterReconnect(t *testing.T) {
+	t.Parallel()
 	server := testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
 	w := watchRedis(t, client, time.Hour)
@@ -119,6 +121,7 @@ func TestWatchRedis_PollsAfterReconnect(t *testing.T) {
 }
 
 func TestWatchRedis_RoleChanges(t *testing.T) {
+	t.Parallel()
 	server, other := testenv.OwnRedis(t), testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
 	w := watchRedis(t, client, pollInterval)
@@ -139,6 +142,7 @@ func TestWatchRedis_RoleChanges(t *testing.T) {
 }
 
 func TestWatchRedis_UnreachableAtFirst(t *testing.T) {
+	t.Parallel()
 	server := testenv.OwnRedis(t)
 	client := openedRedis(t, server.URL())
 	server.Kill()
@@ -149,6 +153,7 @@ func TestWatchRedis_UnreachableAtFirst(t *testing.T) {
 }
 
 func TestWatchRedis_SentinelFailover(t *testing.T) {
+	t.Parallel()
 	servers := testenv.OwnRedisSentinel(t)
 	client := openedRedis(t, servers.URL())
 	w := watchRedis(t, client, pollInterval)
@@ -179,6 +184,7 @@ func field(text, name string) string {
 }
 
 func TestWatchRedis_Cluster(t *testing.T) {
+	t.Parallel()
 	cluster := testenv.OwnRedisCluster(t, 1)
 	nodes := cluster.Nodes
 	client := openedRedis(t, cluster.URL())
@@ -240,5 +246,6 @@ func waitAgreed(t testing.TB, nodes []*testenv.RedisServer) {
 }
 
 func TestWatchRedis_EmbeddedIsNotWatched(t *testing.T) {
+	t.Parallel()
 	watchRedis(t, openInProcessRedis(t).Client(), pollInterval).checkNoCalls(t)
 }

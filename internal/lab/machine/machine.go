@@ -55,12 +55,16 @@ func Listening(port int) []int {
 // they have among the files of a process.
 func listeningSockets(port int) map[string]bool {
 	sockets := make(map[string]bool)
+	local := fmt.Sprintf(":%04X", port)
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, _ := os.ReadFile(table)
 		for line := range strings.Lines(string(text)) {
+			if !strings.Contains(line, local) { // most lines: there may be thousands
+				continue
+			}
 			fields := strings.Fields(line) // sl, local address, remote address, state, five more, inode
 			const listen = "0A"
-			if len(fields) > 9 && fields[3] == listen && strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
+			if len(fields) > 9 && fields[3] == listen && strings.HasSuffix(fields[1], local) {
 				sockets["socket:["+fields[9]+"]"] = true
 			}
 		}
