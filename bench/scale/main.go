@@ -49,6 +49,12 @@ func here(clients, instances int, network time.Duration) place {
 	return place{clients: clients, instances: instances, cores: 2, generator: 13 * us, network: network, commit: 100 * us}
 }
 
+// slow is the machine whose database delays each commit. The commit is that of a small
+// transaction, measured alone.
+func slow(instances int, commit time.Duration) place {
+	return place{clients: 64, instances: instances, cores: 2, generator: 13 * us, commit: commit}
+}
+
 // far is where CPU is no limit: 64 cores, and more clients than groups hold.
 func far(instances int, commit time.Duration) place {
 	return place{clients: 512 * instances, instances: instances, cores: 64, generator: 13 * us, network: ms / 2, commit: commit}
@@ -62,7 +68,8 @@ type measured struct {
 	perSecond float64
 }
 
-// points are the measured points: Intel Xeon, 2 cores, commit dcd5ca0.
+// points are the measured points: Intel Xeon, 2 cores, commit dcd5ca0, with MariaDB; with slow
+// commits, AMD EPYC, 2 cores, commit 8d96560, with PostgreSQL.
 var points = []measured{
 	{"loopback, 64 clients", merged, here(64, 1, 0), 18826},
 	{"loopback, 64 clients", lua, here(64, 1, 0), 14189},
@@ -75,6 +82,16 @@ var points = []measured{
 	{"2 ms, 1 instance", conditional, here(128, 1, 2*ms), 158},
 	{"2 ms, 2 instances", conditional, here(128, 2, 2*ms), 155},
 	{"2 ms, 4 instances", conditional, here(128, 4, 2*ms), 133},
+	{"commit 5.5 ms, 1 instance", merged, slow(1, 5500*us), 4633},
+	{"commit 5.5 ms, 4 instances", merged, slow(4, 5500*us), 1333},
+	{"commit 5.5 ms, 4 instances", inSlots(8), slow(4, 5500*us), 4808},
+	{"commit 20.9 ms, 1 instance", merged, slow(1, 20900*us), 1462},
+	{"commit 20.9 ms, 2 instances", merged, slow(2, 20900*us), 767},
+	{"commit 20.9 ms, 2 instances", inSlots(8), slow(2, 20900*us), 1462},
+	{"commit 20.9 ms, 4 instances", merged, slow(4, 20900*us), 379},
+	{"commit 20.9 ms, 4 instances", inSlots(8), slow(4, 20900*us), 1493},
+	{"commit 20.9 ms, 8 instances", merged, slow(8, 20900*us), 192},
+	{"commit 20.9 ms, 8 instances", inSlots(8), slow(8, 20900*us), 1479},
 }
 
 func run(_ context.Context, args []string, stdout, _ io.Writer) error {
@@ -137,7 +154,7 @@ var slots = []int{1, 2, 4, 8}
 // inSlots is merged over so many rows of a SKU, each preferred by other instances.
 func inSlots(n int) way {
 	w := merged
-	w.rows = n
+	w.name, w.rows = "slots", n
 	return w
 }
 

@@ -17,14 +17,18 @@ import (
 func near(got, want, share float64) bool { return math.Abs(got/want-1) <= share }
 
 // TestPredicted checks that the simulation predicts what it was not calibrated with, where it
-// is meant to: one instance on loopback, and a way that waits for the network.
+// is meant to: one instance on loopback, a way that waits for the network, and slow commits.
 func TestPredicted(t *testing.T) {
 	t.Parallel()
 	for _, m := range points {
-		if m.network > 0 && m.way.name != conditional.name || m.instances == 4 {
+		if m.network > 0 && (m.way.name != conditional.name || m.instances == 4) {
 			continue // docs/scale.md shows these errors
 		}
-		if o := simulate(m.way, m.place, 3*time.Second, 1); !near(o.perSecond, m.perSecond, 0.06) {
+		share := 0.06
+		if m.way.rows > 1 {
+			share = 0.12
+		}
+		if o := simulate(m.way, m.place, 3*time.Second, 1); !near(o.perSecond, m.perSecond, share) {
 			t.Errorf("%s, %s: %.0f, measured %.0f", m.what, m.way.name, o.perSecond, m.perSecond)
 		}
 	}
