@@ -30,7 +30,7 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		return order.Order{}, nil, err
 	}
 	o, ok := found[id]
-	if !ok || o.Status == order.Void || o.Status == shrink || cmp.Or(options.Buyer, o.Buyer) != o.Buyer {
+	if !ok || !isOf(o, options.Buyer) {
 		return order.Order{}, nil, order.ErrUnknownOrder
 	}
 	if options.Returns { // a payment must not wait for changes that wait for stock rows
@@ -56,6 +56,11 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		l.metrics.retries.Inc()
 		retry.Wait(ctx, try)
 	}
+}
+
+// isOf reports whether the row is an order, and the buyer's. An empty buyer stands for all.
+func isOf(o *order.Order, buyer string) bool {
+	return o.Status != order.Void && o.Status != shrink && cmp.Or(buyer, o.Buyer) == o.Buyer
 }
 
 // tryChange is one transaction of Change. o is the order as it was read.

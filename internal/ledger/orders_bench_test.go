@@ -128,9 +128,12 @@ func preparedMariaDB(b *testing.B, serverURL string) func([]*order.Order) error 
 	prepared := make(map[string]*sql.Stmt)
 	run := func(text string, args ...any) error {
 		if prepared[text] == nil {
-			if prepared[text], err = conn.PrepareContext(b.Context(), text); err != nil {
+			statement, err := conn.PrepareContext(b.Context(), text)
+			if err != nil {
 				return err
 			}
+			b.Cleanup(func() { _ = statement.Close() })
+			prepared[text] = statement
 		}
 		_, err := prepared[text].Exec(args...)
 		return err
