@@ -1,5 +1,5 @@
 // Package docs checks the pages of this repository: that their links lead somewhere,
-// and that a page in Chinese says what its twin in English says.
+// that the tests they name exist, and that a page in Chinese says what its twin in English says.
 package docs
 
 import (
@@ -34,6 +34,8 @@ var (
 	heading  = regexp.MustCompile(`^#{1,6} `)
 	link     = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 	codeSpan = regexp.MustCompile("`[^`]+`")
+	testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
+	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(`)
 	comment  = regexp.MustCompile(`\s+(#|//) .*$`)
 )
 
@@ -143,6 +145,33 @@ func TestLinks(t *testing.T) {
 			twin := strings.TrimSuffix(target, ".md") + chinese
 			if _, exists := all[twin]; ours && exists && target != stem+".md" {
 				t.Errorf("%s links to %s, which there is in Chinese: %s", name, to, twin)
+			}
+		}
+	}
+}
+
+// TestTestsExist checks that every test that a page names is in the repository. The
+// changelog may name tests of the past.
+func TestTestsExist(t *testing.T) {
+	t.Parallel()
+	exists := make(map[string]bool)
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		for _, m := range testFunc.FindAllStringSubmatch(string(text), -1) {
+			exists[m[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range pages(t) {
+		for _, test := range testName.FindAllString(p.text, -1) {
+			if name != "CHANGELOG.md" && !exists[test] {
+				t.Errorf("%s names %s, which does not exist", name, test)
 			}
 		}
 	}
