@@ -49,8 +49,8 @@ func here(clients, instances int, network time.Duration) place {
 	return place{clients: clients, instances: instances, cores: 2, generator: 13 * us, network: network, commit: 100 * us}
 }
 
-// slow is the machine whose database delays each commit. The commit is that of a small
-// transaction, measured alone.
+// slow is a machine whose database delays each commit. commit is how long a small
+// transaction takes there, measured alone.
 func slow(instances int, commit time.Duration) place {
 	return place{clients: 64, instances: instances, cores: 2, generator: 13 * us, commit: commit}
 }

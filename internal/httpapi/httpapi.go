@@ -39,8 +39,8 @@ type Orders interface {
 	Place(ctx context.Context, r order.Request) (o order.Order, replayed bool, err error)
 	// Order returns an order with its history.
 	Order(ctx context.Context, id uuid.UUID) (order.Order, error)
-	// List returns at most f.Limit orders after f.After, sorted by ID. next is the
-	// after of the following page; it is uuid.Nil on the last page.
+	// List returns at most f.Limit orders after f.After, sorted by ID. next is
+	// f.After for the following page, and uuid.Nil on the last page.
 	List(ctx context.Context, f order.Filter) (page []order.Order, next uuid.UUID, err error)
 
 	// Pay, Cancel and Refund return the changed order. Repeating a change returns
@@ -51,7 +51,7 @@ type Orders interface {
 	Refund(ctx context.Context, id uuid.UUID, restock bool) (order.Order, error)
 
 	// Payments returns at most f.Limit payments after f.After, sorted by ID. next
-	// is the after of the following page; it is empty on the last page.
+	// is f.After for the following page, and empty on the last page.
 	Payments(ctx context.Context, f order.PaymentFilter) (page []order.Payment, next string, err error)
 	// Refunded records that a payment was paid back to the buyer.
 	Refunded(ctx context.Context, payment string) (order.Payment, error)

@@ -73,8 +73,8 @@ func (r *ExpiryRound) end() {
 }
 
 // Expire expires up to limit pending orders whose time has passed by the database's
-// clock, and returns their units. It takes the orders that come next in the round. It is
-// the work of the job held.
+// clock, and returns their units. It takes the orders that come next in the round. The
+// caller must hold the job.
 //
 // A batch is one transaction. It leaves out the orders whose rows, or whose stock rows,
 // another transaction holds locked: the next round has them. An order that makes its

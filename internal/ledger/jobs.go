@@ -79,8 +79,8 @@ func (l *Ledger) Jobs(ctx context.Context) (held []Job, err error) {
 	return held, nil
 }
 
-// RenewJob extends the lease of the job to JobLease from now, even if it has run
-// out. ErrJobLost: another instance has claimed the job.
+// RenewJob makes the lease of the job end JobLease from now, even if it has ended
+// already. ErrJobLost: another instance has claimed the job.
 func (l *Ledger) RenewJob(ctx context.Context, j Job) error {
 	return setLease(ctx, l.db, j, JobLease)
 }

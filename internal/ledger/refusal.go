@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// RecordRefusal records that the order of a take is refused. It is for an order that was
-// acknowledged before the ledger had it. The row bars the order's ID: no transaction can
-// commit the take afterwards. It replaces a void order, which an instance of another strategy can
-// leave under the ID of a key. If the database refuses the order's lines or its buyer,
+// RecordRefusal records that a queued order, which was answered 202 before the ledger had
+// it, is refused. The row blocks the order's ID: no transaction can commit the take
+// afterwards. It replaces a void order, which an instance of another strategy can leave
+// under the ID of a key. If the database refuses the order's lines or its buyer,
 // the row is without them.
 //
 // Refused: the take is not committed and never will be. Committed: the ledger has

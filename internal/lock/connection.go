@@ -9,8 +9,9 @@ import (
 // as the connection is closed. The leases of the Locker that New returns implement it.
 type Connected interface {
 	// Connection returns that connection, or nil if there is none. While another process
-	// has a duplicate of it, the lock outlives this process, for at most its lease. After
-	// a call, the end of the lease does not close the connection before Unlock.
+	// has a duplicate of it, the lock outlives this process, for at most its lease. Once
+	// Connection was called, this process does not close it before Unlock, even if the
+	// lease ends.
 	Connection() (syscall.RawConn, error)
 }
 

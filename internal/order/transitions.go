@@ -127,8 +127,8 @@ func onPayment(payment string, late Late) Decide {
 	}
 }
 
-// Revival is the change of an order that has expired and is paid, now that its units
-// were cut again. It is zero for an order with another status.
+// Revival is the change by which an expired order becomes paid, after its units were cut
+// again. It is zero for an order with another status.
 func Revival(o Order, payment string) Transition {
 	c, ok := after(o.Status, revive)
 	if ok {

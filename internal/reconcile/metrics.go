@@ -5,8 +5,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are the metrics of reconciling. Every value of a label is there from the
-// start.
+// metrics are the metrics of reconciling. Each exists for every value of its labels from
+// the start, with the value 0.
 type metrics struct {
 	ready         prometheus.Gauge
 	stores        *prometheus.GaugeVec

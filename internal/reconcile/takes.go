@@ -34,8 +34,8 @@ type openTake struct {
 
 // FinishTake ends the take at the gate according to its outcome in the ledger: a
 // committed take is settled, a refused one is given back. If the outcome is
-// unknown, End resolves it first. If the ledger does not answer, the outcome stays
-// unknown, and Run ends the take later. End returns the final outcome.
+// unknown, FinishTake resolves it first. If the ledger does not answer, the outcome stays
+// unknown, and Run ends the take later. FinishTake returns the final outcome.
 //
 // ctx bounds only the wait for the outcome; compensation continues after it ends.
 func (r *Reconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {

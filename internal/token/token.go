@@ -37,7 +37,8 @@ var (
 	}
 )
 
-// Rules say which tokens are accepted, of those that are signed and in time.
+// Rules say which tokens are accepted among those that have a valid signature and have
+// not expired.
 type Rules struct {
 	Issuer   string // the iss that a token must have; empty: any
 	Audience string // what the aud of a token must contain; empty: anything

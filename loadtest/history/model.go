@@ -187,7 +187,7 @@ func (h *history) changesDuring(audit *Call) bool {
 	return false
 }
 
-// nextRest returns when the first audit at rest begins that comes after at.
+// nextRest returns the time at which the first audit at rest after the time at begins.
 func (p *projection) nextRest(at int64) int64 {
 	for _, c := range p.rests {
 		if c.Begin >= at {

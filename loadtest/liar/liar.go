@@ -26,7 +26,8 @@ type Liar struct {
 	// Change makes changes in the ledger behind the service's back, in one transaction. Its
 	// arguments are texts, numbers and UUIDs. Only lies about what is stored need it.
 	Change func(statements ...Statement)
-	// AddToGate adds a unit to the gate's count of the SKU. Only one lie needs it.
+	// AddToGate adds a unit to the gate's count of the SKU. Only the lie
+	// returns-units-twice-at-the-gate needs it.
 	AddToGate func(sku string)
 
 	told, placed, replays, called, cancels, pending atomic.Int64

@@ -24,7 +24,8 @@ func distributed() []Pitfall {
 // initialUnits is the stock of the two-database experiments.
 const initialUnits = 10
 
-// books are two databases, of the stock and of the accounts. A's account is empty.
+// books are two databases: one has the stock, the other the buyers' accounts. Buyer A has
+// no money.
 type books struct {
 	stage           *Stage
 	stock, accounts *sql.DB

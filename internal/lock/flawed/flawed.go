@@ -151,9 +151,9 @@ redis.call('SET', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[1], ARGV[2])
 return 1`)
 
-// WriteUnlessOlder stores a count behind the fence that one writes first: it refuses a
-// token that is older than the last that has written. It accepts a write of an old
-// holder between the read and the write of the new one.
+// WriteUnlessOlder stores a count unless its token is older than the last that has written,
+// as a first version of a fence does. It is too weak: it accepts a write of an old holder
+// between the read and the write of the new one.
 func WriteUnlessOlder(ctx context.Context, client redis.UniversalClient, key string, token uint64, count int) (bool, error) {
 	return writeUnlessOlder.Eval(ctx, client, []string{key, key + ":fence"}, token, count).Bool()
 }
