@@ -3,7 +3,7 @@
 package mutants
 
 const (
-	labOrders    = "loadtest/orders.go"
+	labOrders    = "loadtest/orderaudit.go"
 	labKeys      = "loadtest/replays.go"
 	labArrivals  = "loadtest/arrivals.go"
 	labAudit     = "loadtest/audit.go"

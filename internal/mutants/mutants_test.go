@@ -34,7 +34,7 @@ type mutant struct {
 }
 
 // mutants lists the mutants of all areas. Each area has a file.
-var mutants = slices.Concat(placing, queued, limits, lifecycle, expiry, scripts, databases, engines, locks, face, calling, laboratory, gateway, traces)
+var mutants = slices.Concat(placing, queued, limits, lifecycle, expiry, scripts, databases, engines, locks, httpAPI, calling, laboratory, gateway, traces)
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 

@@ -25,8 +25,8 @@ const (
 	keySets  = "internal/token/keys.go"
 )
 
-// face lists mutants of the HTTP API and of the command.
-var face = []mutant{
+// httpAPI lists mutants of the HTTP API and of the command.
+var httpAPI = []mutant{
 	{"a forwarded call is an administrator's", trust, `case forwardedBy(r.Header) != "":`, "case false:", "internal/httpapi TestAdministration/X-Forwarded-For"},
 	{"a call with any Host is an administrator's", trust, "case !isLoopback(r.Host):", "case false:", "internal/httpapi TestAdministration/host_evil.test"},
 	{"a call from another machine is an administrator's", trust, "case !isLoopback(r.RemoteAddr):", "case false:", "internal/httpapi TestAdministration/another_machine"},
