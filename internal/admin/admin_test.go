@@ -23,23 +23,23 @@ const apple stock.SKU = "apple"
 // their documented contracts for the SKU apple. A test scripts their failures.
 type shop struct {
 	*Admin
-	gate       *twinGate // nil if there is none
-	ledger     *twinLedger
-	reconciler *twinReconciler
+	gate       *fakeGate // nil if there is none
+	ledger     *fakeLedger
+	reconciler *fakeReconciler
 	calls      []string    // of gate, ledger and reconciler, in order
 	changed    []stock.SKU // the arguments of StockChanged
 }
 
 func newShop(withGate bool) *shop {
 	s := new(shop)
-	s.ledger = &twinLedger{shop: s}
-	s.reconciler = &twinReconciler{shop: s}
+	s.ledger = &fakeLedger{shop: s}
+	s.reconciler = &fakeReconciler{shop: s}
 	var g Gate
 	if withGate {
-		s.gate = &twinGate{shop: s}
+		s.gate = &fakeGate{shop: s}
 		g = s.gate
 	}
-	s.Admin = New(g, s.ledger, s.reconciler, twinOrders{s}, slog.New(slog.DiscardHandler))
+	s.Admin = New(g, s.ledger, s.reconciler, fakeOrders{s}, slog.New(slog.DiscardHandler))
 	return s
 }
 
@@ -75,7 +75,7 @@ func (s *shop) want(t *testing.T, total, available int64, calls ...string) {
 	}
 }
 
-type twinGate struct {
+type fakeGate struct {
 	*shop
 	filled              bool
 	available, inFlight int64
@@ -84,7 +84,7 @@ type twinGate struct {
 	lost   error        // if not nil, the answer of a take that was cut
 }
 
-func (g *twinGate) Take(_ context.Context, d stock.Deduction) (stock.Take, error) {
+func (g *fakeGate) Take(_ context.Context, d stock.Deduction) (stock.Take, error) {
 	g.call("take")
 	if g.refuse != nil {
 		if err := g.refuse(); err != nil {
@@ -106,7 +106,7 @@ func (g *twinGate) Take(_ context.Context, d stock.Deduction) (stock.Take, error
 	return stock.Take{Deduction: d, Receipt: stock.Receipt{{Epoch: 1}}}, nil
 }
 
-type twinLedger struct {
+type fakeLedger struct {
 	*shop
 	row         *ledger.StockRow // nil: there is none
 	sold        int64
@@ -117,23 +117,23 @@ type twinLedger struct {
 	meet   func(t stock.Take) (refusal error, ok bool) // if not nil, called before Shrink; ok: the refusal is its outcome
 }
 
-func (l *twinLedger) Row(context.Context, stock.SKU) (ledger.StockRow, error) {
+func (l *fakeLedger) Row(context.Context, stock.SKU) (ledger.StockRow, error) {
 	if l.row == nil {
 		return ledger.StockRow{}, stock.Refuse(apple, stock.ErrUnknownSKU)
 	}
 	return *l.row, nil
 }
 
-func (l *twinLedger) Rows(_ context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error) {
+func (l *fakeLedger) Rows(_ context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error) {
 	if l.row == nil || after >= apple || limit < 1 {
 		return nil, nil
 	}
 	return []ledger.StockRow{*l.row}, nil
 }
 
-func (l *twinLedger) Sold(context.Context, stock.SKU) (int64, error) { return l.sold, nil }
+func (l *fakeLedger) Sold(context.Context, stock.SKU) (int64, error) { return l.sold, nil }
 
-func (l *twinLedger) Set(_ context.Context, s stock.Setting) (row ledger.StockRow, created bool, err error) {
+func (l *fakeLedger) Set(_ context.Context, s stock.Setting) (row ledger.StockRow, created bool, err error) {
 	l.call("set")
 	if l.refuse != nil {
 		if err := l.refuse(); err != nil {
@@ -156,7 +156,7 @@ func (l *twinLedger) Set(_ context.Context, s stock.Setting) (row ledger.StockRo
 	return *l.row, created, nil
 }
 
-func (l *twinLedger) CountClaims(context.Context, stock.SKU) (ledger.StockRow, error) {
+func (l *fakeLedger) CountClaims(context.Context, stock.SKU) (ledger.StockRow, error) {
 	l.call("count")
 	if l.refuse != nil {
 		if err := l.refuse(); err != nil {
@@ -167,7 +167,7 @@ func (l *twinLedger) CountClaims(context.Context, stock.SKU) (ledger.StockRow, e
 	return *l.row, nil
 }
 
-func (l *twinLedger) Shrink(_ context.Context, t stock.Take, s stock.Setting) (row ledger.StockRow, out order.Outcome) {
+func (l *fakeLedger) Shrink(_ context.Context, t stock.Take, s stock.Setting) (row ledger.StockRow, out order.Outcome) {
 	l.call("shrink")
 	row = *l.row
 	n := t.Lines[0].Quantity
@@ -194,11 +194,11 @@ func (l *twinLedger) Shrink(_ context.Context, t stock.Take, s stock.Setting) (r
 	return *l.row, out
 }
 
-type twinOrders struct{ *shop }
+type fakeOrders struct{ *shop }
 
-func (o twinOrders) StockChanged(skus ...stock.SKU) { o.changed = append(o.changed, skus...) }
+func (o fakeOrders) StockChanged(skus ...stock.SKU) { o.changed = append(o.changed, skus...) }
 
-type twinReconciler struct {
+type fakeReconciler struct {
 	*shop
 	unusable, cannot error         // if not nil, the answers of Usable and PrepareRetry
 	noLevels         error         // if not nil, the answer of Levels
@@ -206,16 +206,16 @@ type twinReconciler struct {
 	resolved         order.Outcome // of an unknown outcome
 }
 
-func (r *twinReconciler) Usable(context.Context) error { return r.unusable }
+func (r *fakeReconciler) Usable(context.Context) error { return r.unusable }
 
-func (r *twinReconciler) Levels(context.Context, []ledger.StockRow) ([]stock.Level, error) {
+func (r *fakeReconciler) Levels(context.Context, []ledger.StockRow) ([]stock.Level, error) {
 	if r.noLevels != nil {
 		return nil, r.noLevels
 	}
 	return []stock.Level{{SKU: apple, Filled: r.gate.filled, Epoch: 1, Available: r.gate.available, InFlight: r.gate.inFlight}}, nil
 }
 
-func (r *twinReconciler) PrepareRetry(_ context.Context, reason error, skus ...stock.SKU) error {
+func (r *fakeReconciler) PrepareRetry(_ context.Context, reason error, skus ...stock.SKU) error {
 	r.call("mend")
 	if !stock.Reconcilable(reason) || !slices.Equal(skus, []stock.SKU{apple}) {
 		return fmt.Errorf("asked to mend %v: %w", skus, reason)
@@ -228,14 +228,14 @@ func (r *twinReconciler) PrepareRetry(_ context.Context, reason error, skus ...s
 }
 
 // fill replaces the gate's count by the row's.
-func (r *twinReconciler) fill() {
+func (r *fakeReconciler) fill() {
 	if r.gate != nil && r.ledger.row != nil {
 		r.gate.filled, r.gate.available, r.gate.inFlight = true, r.ledger.row.Available, 0
 		r.ledger.undelivered = 0
 	}
 }
 
-func (r *twinReconciler) Refill(context.Context, stock.SKU) error {
+func (r *fakeReconciler) Refill(context.Context, stock.SKU) error {
 	r.call("refill")
 	if r.noFill == nil {
 		r.fill()
@@ -243,7 +243,7 @@ func (r *twinReconciler) Refill(context.Context, stock.SKU) error {
 	return r.noFill
 }
 
-func (r *twinReconciler) Deliver(_ context.Context, sku stock.SKU) error {
+func (r *fakeReconciler) Deliver(_ context.Context, sku stock.SKU) error {
 	r.call("deliver")
 	if sku != apple {
 		return fmt.Errorf("asked to deliver additions to %q", sku)
@@ -255,7 +255,7 @@ func (r *twinReconciler) Deliver(_ context.Context, sku stock.SKU) error {
 	return r.noFill
 }
 
-func (r *twinReconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
+func (r *fakeReconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
 	r.call("end")
 	if out.Unknown() {
 		out = r.resolved
@@ -270,13 +270,13 @@ func (r *twinReconciler) FinishTake(ctx context.Context, t stock.Take, out order
 	return out
 }
 
-func (r *twinReconciler) GiveBack(context.Context, stock.Take) bool {
+func (r *fakeReconciler) GiveBack(context.Context, stock.Take) bool {
 	r.call("give back")
 	r.giveBack()
 	return true
 }
 
-func (r *twinReconciler) giveBack() {
+func (r *fakeReconciler) giveBack() {
 	if r.gate != nil {
 		r.gate.available += r.gate.inFlight
 		r.gate.inFlight = 0

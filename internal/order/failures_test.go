@@ -207,7 +207,7 @@ func stale(_ *testing.T, s *shop) { s.ledger.epoch++ }
 // queueing gives the service a queue. consume, if not nil, ends each order at once.
 func queueing(consume func(*shop, stock.Take)) func(*testing.T, *shop) {
 	return func(_ *testing.T, s *shop) {
-		q := &twinQueue{gate: s.gate, ledger: s.ledger, takes: make(map[uuid.UUID]stock.Take)}
+		q := &fakeQueue{gate: s.gate, ledger: s.ledger, takes: make(map[uuid.UUID]stock.Take)}
 		if consume != nil {
 			q.consume = func(t stock.Take) { consume(s, t) }
 		}
@@ -221,7 +221,7 @@ func inQueue(id func(*shop) uuid.UUID) func(*testing.T, *shop) {
 		queueing(nil)(t, s)
 		take := theTake()
 		take.OrderID = id(s)
-		s.queue.(*twinQueue).takes[take.OrderID] = take
+		s.queue.(*fakeQueue).takes[take.OrderID] = take
 	}
 }
 
@@ -327,7 +327,7 @@ func TestFailures(t *testing.T) {
 }
 
 // dueLedger has an order that is due, and does not let it expire.
-type dueLedger struct{ *twinLedger }
+type dueLedger struct{ *fakeLedger }
 
 func (l dueLedger) Change(_ context.Context, id uuid.UUID, _ ChangeOptions, decide Decide) (Order, []stock.Change, error) {
 	o := Order{ID: id, Status: Pending}

@@ -183,15 +183,15 @@ func (r flakyReconciler) BringToGate(ctx context.Context, additions ...stock.Cha
 	}
 }
 
-// twinQueue is a queue. It is for one goroutine.
-type twinQueue struct {
-	gate    *twinGate
-	ledger  *twinLedger
+// fakeQueue is a queue. It is for one goroutine.
+type fakeQueue struct {
+	gate    *fakeGate
+	ledger  *fakeLedger
 	takes   map[uuid.UUID]stock.Take // by order
 	consume func(stock.Take)         // if not nil, ends an order as soon as it is queued
 }
 
-func (q *twinQueue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
+func (q *fakeQueue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	if _, ok := q.takes[d.OrderID]; ok {
 		return stock.Take{}, stock.ErrInFlight
 	}
@@ -208,7 +208,7 @@ func (q *twinQueue) Take(ctx context.Context, d stock.Deduction) (stock.Take, er
 	return t, nil
 }
 
-func (q *twinQueue) Accept(_ context.Context, t stock.Take, keyed bool) (Order, Outcome) {
+func (q *fakeQueue) Accept(_ context.Context, t stock.Take, keyed bool) (Order, Outcome) {
 	if found, ok := q.ledger.orders[t.OrderID]; ok && keyed && found.TakeID != t.TakeID {
 		delete(q.takes, t.OrderID)
 		_ = q.gate.give(t)
@@ -217,7 +217,7 @@ func (q *twinQueue) Accept(_ context.Context, t stock.Take, keyed bool) (Order, 
 	return queuedOrder(t), Committed()
 }
 
-func (q *twinQueue) Order(_ context.Context, id uuid.UUID) (*Order, error) {
+func (q *fakeQueue) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 	t, ok := q.takes[id]
 	if !ok {
 		return nil, ErrUnknownOrder

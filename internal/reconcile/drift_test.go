@@ -21,7 +21,7 @@ import (
 
 // stockUp adds stock rows of 10 units to the ledger, and fills the gate if it is not
 // nil. It returns the epoch of all of them.
-func stockUp(t *testing.T, l *twinLedger, gate *twinGate, skus ...stock.SKU) (epoch int64) {
+func stockUp(t *testing.T, l *fakeLedger, gate *fakeGate, skus ...stock.SKU) (epoch int64) {
 	t.Helper()
 	epoch, err := l.Generation().Renew()
 	if err != nil {

@@ -98,7 +98,7 @@ func TestCheckEnds(t *testing.T) {
 }
 
 // clocklessLedger does not know the database's clock.
-type clocklessLedger struct{ *twinLedger }
+type clocklessLedger struct{ *fakeLedger }
 
 func (clocklessLedger) ClockKnown() error { return errAway }
 
@@ -136,9 +136,9 @@ func TestAttach(t *testing.T) {
 	}{
 		{"unused", ledger.Owner{Generation: 1}, true, time.Hour, 0, true, nil},
 		{"another layout", ledger.Owner{Generation: 1, Layout: "other"}, true, time.Hour, 0, true, nil},
-		{"loaded", ledger.Owner{Generation: 1, Layout: "twin"}, true, time.Hour, 0, false, nil},
-		{"lost", ledger.Owner{Generation: 1, Layout: "twin"}, false, time.Hour, (maxJoins - 1) * joinPause, true, nil},
-		{"ended", ledger.Owner{Generation: 1, Layout: "twin"}, false, 100 * time.Millisecond, 100 * time.Millisecond, true, context.DeadlineExceeded},
+		{"loaded", ledger.Owner{Generation: 1, Layout: "fake"}, true, time.Hour, 0, false, nil},
+		{"lost", ledger.Owner{Generation: 1, Layout: "fake"}, false, time.Hour, (maxJoins - 1) * joinPause, true, nil},
+		{"ended", ledger.Owner{Generation: 1, Layout: "fake"}, false, 100 * time.Millisecond, 100 * time.Millisecond, true, context.DeadlineExceeded},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			row, redis := &ownerRow{owner: test.owner}, newRedis()
@@ -176,7 +176,7 @@ func TestLastGeneration(t *testing.T) {
 
 // overtakenLedger is a ledger to which another instance raises a generation first.
 type overtakenLedger struct {
-	*twinLedger
+	*fakeLedger
 	times  int    // that this happens
 	layout string // of the other instance
 	redis  *redis // in which it loads the generation
@@ -190,14 +190,14 @@ func (l *overtakenLedger) RaiseGeneration(ctx context.Context, seen, next ledger
 		l.shared.owner.Layout = l.layout
 		l.redis.loaded[l.shared.owner.Generation] = true
 	}
-	return l.twinLedger.RaiseGeneration(ctx, seen, next)
+	return l.fakeLedger.RaiseGeneration(ctx, seen, next)
 }
 
 func (l *overtakenLedger) Owner(ctx context.Context) (ledger.Owner, error) {
 	if l.owner != nil {
 		return ledger.Owner{}, l.owner
 	}
-	return l.twinLedger.Owner(ctx)
+	return l.fakeLedger.Owner(ctx)
 }
 
 // TestStartIsOvertaken checks that a start that another instance overtakes reads the
@@ -214,17 +214,17 @@ func TestStartIsOvertaken(t *testing.T) {
 		{maxRaises - 1, "other", nil, nil, maxRaises},
 		{maxRaises, "other", nil, stock.ErrRowChanged, maxRaises},
 		{1, "other", errAway, errAway, 1},
-		{1, "twin", nil, nil, 1},
+		{1, "fake", nil, nil, 1},
 		{0, "", errAway, nil, 1}, // nothing to read again
 	} {
 		redis := newRedis()
 		redis.mark.Beat = 100 // the ledger was restored
-		l := &overtakenLedger{twinLedger: newLedger(&ownerRow{owner: ledger.Owner{Layout: "other"}}), times: test.times, layout: test.layout, redis: redis, owner: test.owner}
+		l := &overtakenLedger{fakeLedger: newLedger(&ownerRow{owner: ledger.Owner{Layout: "other"}}), times: test.times, layout: test.layout, redis: redis, owner: test.owner}
 		r := newReconciler(newGate(redis), l)
 		if err := r.Start(t.Context()); !errors.Is(err, test.want) {
 			t.Errorf("overtaken %d times: %v, want %v", test.times, err, test.want)
 		}
-		if owner := l.shared.owner; owner.Generation != test.raised || test.want == nil && (owner.Layout != "twin" || redis.mark.Generation != owner.Generation) {
+		if owner := l.shared.owner; owner.Generation != test.raised || test.want == nil && (owner.Layout != "fake" || redis.mark.Generation != owner.Generation) {
 			t.Errorf("overtaken %d times: the owner is %+v, the mark %+v", test.times, owner, redis.mark)
 		}
 		r.Close()
@@ -258,7 +258,7 @@ func TestWaitForALoadEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, 0, 0)
-		f.row.owner = ledger.Owner{Generation: 1, Layout: "twin"}
+		f.row.owner = ledger.Owner{Generation: 1, Layout: "fake"}
 		ctx, cancel := context.WithTimeout(t.Context(), loadGrace/2)
 		defer cancel()
 		err := f.all[0].start(ctx)
@@ -278,7 +278,7 @@ func TestWaitForALoadEnds(t *testing.T) {
 
 // endlessGate lists takes in flight without an end.
 type endlessGate struct {
-	*twinGate
+	*fakeGate
 	steps int
 }
 
@@ -291,7 +291,7 @@ func (g *endlessGate) ScanInFlight(ctx context.Context, _ time.Duration, _ strin
 // that it has not come to: they have not failed.
 func TestRecoveryEnds(t *testing.T) {
 	t.Parallel()
-	gate, l := &endlessGate{twinGate: newGate(newRedis())}, newLedger(&ownerRow{})
+	gate, l := &endlessGate{fakeGate: newGate(newRedis())}, newLedger(&ownerRow{})
 	ctx, cancel := context.WithCancel(t.Context())
 	resolved := 0
 	l.outcome = func() order.Outcome {
@@ -363,7 +363,7 @@ func (r *Reconciler) logTo(to *logged) {
 func TestQuiet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		row, store, jobs := &ownerRow{}, newRedis(), &twinJobs{}
+		row, store, jobs := &ownerRow{}, newRedis(), &fakeJobs{}
 		var (
 			log  logged
 			runs sync.WaitGroup
@@ -371,7 +371,7 @@ func TestQuiet(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 2 {
 			l := newLedger(row)
-			l.twinJobs = jobs
+			l.fakeJobs = jobs
 			r := newReconciler(newGate(store), l)
 			defer r.Close()
 			r.logTo(&log)
@@ -416,9 +416,9 @@ func (s stuckJobs) RenewJob(ctx context.Context, held ledger.Job) error {
 func TestQuietStop(t *testing.T) {
 	t.Parallel()
 	for name, table := range map[string]stuckJobs{
-		"claim": {JobLedger: &twinJobs{}, claim: true},
-		"renew": {JobLedger: &twinJobs{}, renew: true},
-		"step":  {JobLedger: &twinJobs{}},
+		"claim": {JobLedger: &fakeJobs{}, claim: true},
+		"renew": {JobLedger: &fakeJobs{}, renew: true},
+		"step":  {JobLedger: &fakeJobs{}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReconciler(nil, newLedger(&ownerRow{}))
@@ -491,7 +491,7 @@ func TestAuditEnds(t *testing.T) {
 // uncounted is a ledger whose backlog and refunds cannot be counted, and whose outbox
 // cannot be read, while broken is true.
 type uncounted struct {
-	*twinLedger
+	*fakeLedger
 	broken bool
 }
 
@@ -499,21 +499,21 @@ func (l *uncounted) Due(ctx context.Context, limit int) (int, time.Duration, err
 	if l.broken {
 		return 0, 0, errAway
 	}
-	return l.twinLedger.Due(ctx, limit)
+	return l.fakeLedger.Due(ctx, limit)
 }
 
 func (l *uncounted) RefundsDue(ctx context.Context, limit int) (int, time.Duration, error) {
 	if l.broken {
 		return 0, 0, errAway
 	}
-	return l.twinLedger.RefundsDue(ctx, limit)
+	return l.fakeLedger.RefundsDue(ctx, limit)
 }
 
 func (l *uncounted) Changes(ctx context.Context, sku stock.SKU, after stock.Change) ([]stock.Change, bool, error) {
 	if l.broken {
 		return nil, false, errAway
 	}
-	return l.twinLedger.Changes(ctx, sku, after)
+	return l.fakeLedger.Changes(ctx, sku, after)
 }
 
 // TestUncounted checks that the counts of the backlog and of refunds remain while they
@@ -521,7 +521,7 @@ func (l *uncounted) Changes(ctx context.Context, sku stock.SKU, after stock.Chan
 func TestUncounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := &uncounted{twinLedger: newLedger(&ownerRow{})}
+		l := &uncounted{fakeLedger: newLedger(&ownerRow{})}
 		r := newReconciler(nil, l)
 		e := &expiry{Reconciler: r}
 		n := 777
@@ -568,7 +568,7 @@ func TestRaisePauseEnds(t *testing.T) {
 func TestJobLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		table := &twinJobs{}
+		table := &fakeJobs{}
 		r := newReconciler(nil, newLedger(&ownerRow{}))
 		var log logged
 		r.logTo(&log)
@@ -590,7 +590,7 @@ func TestJobLost(t *testing.T) {
 }
 
 // brokenScan is a gate that needs two steps to list takes in flight, and fails in both.
-type brokenScan struct{ *twinGate }
+type brokenScan struct{ *fakeGate }
 
 func (brokenScan) ScanInFlight(_ context.Context, _ time.Duration, cursor string) (takes []stock.Take, next string, err error) {
 	if cursor == "" {
@@ -602,26 +602,26 @@ func (brokenScan) ScanInFlight(_ context.Context, _ time.Duration, cursor string
 // TestFailuresAreLogged checks that the log has the failures that no caller is told of.
 func TestFailuresAreLogged(t *testing.T) {
 	t.Parallel()
-	recovering := func(ctx context.Context, r *Reconciler, _ *twinGate, _ *uncounted) { r.keepRecovering(ctx) }
-	for want, do := range map[string]func(ctx context.Context, r *Reconciler, gate *twinGate, l *uncounted){
+	recovering := func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) { r.keepRecovering(ctx) }
+	for want, do := range map[string]func(ctx context.Context, r *Reconciler, gate *fakeGate, l *uncounted){
 		`recovering takes failed and will be retried" error="first step"`: recovering,
 		`recovering takes failed and will be retried" error="last step"`:  recovering,
-		"checking the stores failed": func(ctx context.Context, r *Reconciler, gate *twinGate, _ *uncounted) {
+		"checking the stores failed": func(ctx context.Context, r *Reconciler, gate *fakeGate, _ *uncounted) {
 			gate.onLoaded = func() error { return errAway }
 			r.keepChecking(ctx)
 		},
-		"settling takes failed": func(_ context.Context, r *Reconciler, gate *twinGate, _ *uncounted) {
+		"settling takes failed": func(_ context.Context, r *Reconciler, gate *fakeGate, _ *uncounted) {
 			gate.fail = func(stock.Take) error { return errAway }
 			r.settleNow(takeOf("a", 1))
 		},
-		"refilling the gate after a guard refusal failed": func(ctx context.Context, r *Reconciler, _ *twinGate, _ *uncounted) {
+		"refilling the gate after a guard refusal failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
 			r.FinishTake(ctx, takeOf("unknown", 1), order.Refused(stock.Refuse("unknown", stock.ErrSoldOut)))
 		},
-		"claiming a job failed": func(ctx context.Context, r *Reconciler, _ *twinGate, l *uncounted) {
+		"claiming a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
 			l.setAway(true)
 			r.keepDelivering(ctx)
 		},
-		"renewing a job failed": func(ctx context.Context, r *Reconciler, _ *twinGate, l *uncounted) {
+		"renewing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
 			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
 				l.setAway(true)
 				<-ctx.Done()
@@ -630,7 +630,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			gate, l := newGate(newRedis()), &uncounted{twinLedger: newLedger(&ownerRow{})}
+			gate, l := newGate(newRedis()), &uncounted{fakeLedger: newLedger(&ownerRow{})}
 			r := newReconcilerOf(brokenScan{gate}, l)
 			defer r.Close()
 			if err := r.Start(t.Context()); err != nil {

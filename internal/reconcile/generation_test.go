@@ -59,12 +59,12 @@ func TestLostRaise(t *testing.T) {
 
 // hookedLedger calls back once after a beat.
 type hookedLedger struct {
-	*twinLedger
+	*fakeLedger
 	afterBeat func()
 }
 
 func (l *hookedLedger) Beat(ctx context.Context) (ledger.Owner, error) {
-	owner, err := l.twinLedger.Beat(ctx)
+	owner, err := l.fakeLedger.Beat(ctx)
 	if after := l.afterBeat; after != nil {
 		l.afterBeat = nil
 		after()
@@ -76,8 +76,8 @@ func (l *hookedLedger) Beat(ctx context.Context) (ledger.Owner, error) {
 // at the ledger does not make the ledger look restored from a backup.
 func TestRaiseDuringACheck(t *testing.T) {
 	t.Parallel()
-	for _, gate := range []*twinGate{newGate(newRedis()), nil} {
-		l := &hookedLedger{twinLedger: newLedger(&ownerRow{})}
+	for _, gate := range []*fakeGate{newGate(newRedis()), nil} {
+		l := &hookedLedger{fakeLedger: newLedger(&ownerRow{})}
 		r := newReconciler(gate, l)
 		defer r.Close()
 		if err := r.Start(t.Context()); err != nil {
@@ -104,7 +104,7 @@ type fleet struct {
 	row   *ownerRow
 	redis *redis
 	all   []*generations
-	gates []*twinGate
+	gates []*fakeGate
 }
 
 // newFleet returns instances that have not started. In the bubble of a test, their Redis
@@ -117,7 +117,7 @@ func newFleet(n int, answer, load time.Duration) *fleet {
 		gate.onLoad = func() error { time.Sleep(load); return nil }
 		f.gates = append(f.gates, gate)
 		f.all = append(f.all, &generations{
-			ledger: newLedger(f.row), counter: gate, layout: "twin", log: slog.New(slog.DiscardHandler), checked: func(string, error) {},
+			ledger: newLedger(f.row), counter: gate, layout: "fake", log: slog.New(slog.DiscardHandler), checked: func(string, error) {},
 		})
 	}
 	return f

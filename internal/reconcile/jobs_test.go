@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 )
 
-// twinJobs is the ledger's table of jobs in memory, and what expiry needs of the
+// fakeJobs is the ledger's table of jobs in memory, and what expiry needs of the
 // ledger. It follows the contract of Ledger.
-type twinJobs struct {
+type fakeJobs struct {
 	mu     sync.Mutex
 	leases map[string]jobLease // by name
 	away   bool                // it does not answer
@@ -33,7 +33,7 @@ type jobLease struct {
 	until time.Time
 }
 
-func (t *twinJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
+func (t *fakeJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -50,13 +50,13 @@ func (t *twinJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Jo
 	return job, nil
 }
 
-func (t *twinJobs) RenewJob(_ context.Context, j ledger.Job) error {
+func (t *fakeJobs) RenewJob(_ context.Context, j ledger.Job) error {
 	return t.setLease(j, ledger.JobLease)
 }
 
-func (t *twinJobs) ReleaseJob(_ context.Context, j ledger.Job) error { return t.setLease(j, 0) }
+func (t *fakeJobs) ReleaseJob(_ context.Context, j ledger.Job) error { return t.setLease(j, 0) }
 
-func (t *twinJobs) setLease(j ledger.Job, lease time.Duration) error {
+func (t *fakeJobs) setLease(j ledger.Job, lease time.Duration) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -69,27 +69,27 @@ func (t *twinJobs) setLease(j ledger.Job, lease time.Duration) error {
 	return nil
 }
 
-func (t *twinJobs) setAway(away bool) {
+func (t *fakeJobs) setAway(away bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.away = away
 }
 
-func (t *twinJobs) Expire(_ context.Context, held ledger.Job, _ *ledger.ExpiryRound, limit int) (ledger.Expiry, error) {
+func (t *fakeJobs) Expire(_ context.Context, held ledger.Job, _ *ledger.ExpiryRound, limit int) (ledger.Expiry, error) {
 	if t.expire == nil {
 		return ledger.Expiry{}, nil
 	}
 	return t.expire(held, limit)
 }
 
-func (t *twinJobs) Due(context.Context, int) (int, time.Duration, error) {
+func (t *fakeJobs) Due(context.Context, int) (int, time.Duration, error) {
 	if t.due == nil || t.due() == 0 {
 		return 0, 0, nil
 	}
 	return t.due(), time.Minute, nil
 }
 
-func (t *twinJobs) RefundsDue(context.Context, int) (int, time.Duration, error) {
+func (t *fakeJobs) RefundsDue(context.Context, int) (int, time.Duration, error) {
 	if t.refunds == nil {
 		return 0, 0, nil
 	}
@@ -97,9 +97,9 @@ func (t *twinJobs) RefundsDue(context.Context, int) (int, time.Duration, error) 
 	return n, oldest, nil
 }
 
-func (t *twinJobs) MeasureClock(context.Context) error { return nil }
-func (t *twinJobs) KeepClock(context.Context)          {}
-func (t *twinJobs) ClockKnown() error                  { return nil }
+func (t *fakeJobs) MeasureClock(context.Context) error { return nil }
+func (t *fakeJobs) KeepClock(context.Context)          {}
+func (t *fakeJobs) ClockKnown() error                  { return nil }
 
 // runner is an instance that runs a job.
 type runner struct {
@@ -190,7 +190,7 @@ func TestJobHandover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				table := &twinJobs{}
+				table := &fakeJobs{}
 				d := &dead{JobLedger: table}
 				first := startRunner(t, d)
 				time.Sleep(time.Second)
@@ -226,7 +226,7 @@ func TestJobHandover(t *testing.T) {
 func TestJobSurvivesAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		table := &twinJobs{}
+		table := &fakeJobs{}
 		r := startRunner(t, table)
 		time.Sleep(10 * time.Second)
 		table.setAway(true)

@@ -15,7 +15,7 @@ import (
 
 // brokenLedger is a ledger whose beat fails with err, and whose outbox has changes.
 type brokenLedger struct {
-	*twinLedger
+	*fakeLedger
 	err     error
 	changes []stock.Change
 	applied []stock.Change
@@ -25,7 +25,7 @@ func (l *brokenLedger) Beat(ctx context.Context) (ledger.Owner, error) {
 	if err := cmp.Or(l.err, ctx.Err()); err != nil {
 		return ledger.Owner{}, err
 	}
-	return l.twinLedger.Beat(ctx)
+	return l.fakeLedger.Beat(ctx)
 }
 
 func (l *brokenLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.Change, bool, error) {
@@ -40,7 +40,7 @@ func (l *brokenLedger) Applied(_ context.Context, changes ...stock.Change) error
 // brokenGate is a gate whose mark fails with err once wait has passed, and whose counts
 // are filled only of one SKU.
 type brokenGate struct {
-	*twinGate
+	*fakeGate
 	err    error
 	wait   time.Duration
 	filled stock.SKU
@@ -48,7 +48,7 @@ type brokenGate struct {
 
 func (g *brokenGate) Mark(ctx context.Context) (stock.Mark, error) {
 	if g.err == nil {
-		return g.twinGate.Mark(ctx)
+		return g.fakeGate.Mark(ctx)
 	}
 	select {
 	case <-time.After(g.wait): // in a bubble
@@ -82,7 +82,7 @@ func TestStoresUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, g := &brokenLedger{twinLedger: newLedger(&ownerRow{})}, &brokenGate{twinGate: newGate(newRedis())}
+				l, g := &brokenLedger{fakeLedger: newLedger(&ownerRow{})}, &brokenGate{fakeGate: newGate(newRedis())}
 				r := newReconcilerOf(g, l)
 				defer r.Close()
 				if err := r.Start(t.Context()); err != nil {
@@ -140,10 +140,10 @@ func TestOversoldUnits(t *testing.T) {
 // TestOutboxChanges checks that the additions that the gate cannot accept are counted.
 func TestOutboxChanges(t *testing.T) {
 	t.Parallel()
-	l := &brokenLedger{twinLedger: newLedger(&ownerRow{}), changes: []stock.Change{
+	l := &brokenLedger{fakeLedger: newLedger(&ownerRow{}), changes: []stock.Change{
 		{SKU: "a", Number: 1}, {SKU: "a", Number: 2}, {SKU: "b", Number: 1}, {SKU: "c", Number: 1}, {SKU: "c", Number: 2},
 	}}
-	g := &brokenGate{twinGate: newGate(newRedis()), filled: "b"}
+	g := &brokenGate{fakeGate: newGate(newRedis()), filled: "b"}
 	r := newReconcilerOf(g, l)
 	defer r.Close()
 	for _, test := range []struct {

@@ -67,12 +67,12 @@ func TestSweepPause(t *testing.T) {
 func TestOneInstanceSweeps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		row, store, jobs := &ownerRow{}, newRedis(), &twinJobs{}
+		row, store, jobs := &ownerRow{}, newRedis(), &fakeJobs{}
 		var delivered, compared [2]int
 		var stops [2]func()
 		for n := range stops {
 			l := newLedger(row)
-			l.twinJobs = jobs
+			l.fakeJobs = jobs
 			l.onDeliver = func() { delivered[n]++ }
 			l.onPage = func() { compared[n]++ }
 			r := newReconciler(newGate(store), l)
@@ -142,7 +142,7 @@ func TestRun(t *testing.T) {
 
 // slowLedger answers the first questions for its clock too late.
 type slowLedger struct {
-	*twinLedger
+	*fakeLedger
 	late, asked int
 }
 
@@ -158,14 +158,14 @@ func (l *slowLedger) MeasureClock(context.Context) error {
 func TestStart_SlowDatabase(t *testing.T) {
 	t.Parallel()
 	for late := range clockTries + 1 {
-		slow := &slowLedger{twinLedger: newLedger(&ownerRow{}), late: late}
+		slow := &slowLedger{fakeLedger: newLedger(&ownerRow{}), late: late}
 		r := newReconciler(newGate(newRedis()), slow)
 		if err := r.Start(t.Context()); (err == nil) != (late < clockTries) {
 			t.Errorf("slow %d times: %v", late, err)
 		}
 		r.Close()
 	}
-	slow := &slowLedger{twinLedger: newLedger(&ownerRow{}), late: clockTries}
+	slow := &slowLedger{fakeLedger: newLedger(&ownerRow{}), late: clockTries}
 	r := newReconciler(newGate(newRedis()), slow)
 	defer r.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 0)

@@ -13,13 +13,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// twinAuditor has the findings of an audit.
-type twinAuditor struct {
+// fakeAuditor has the findings of an audit.
+type fakeAuditor struct {
 	found []reconcile.Finding
 	err   error
 }
 
-func (a twinAuditor) AuditAll(_ context.Context, o reconcile.AuditOptions) (s reconcile.AuditSummary, err error) {
+func (a fakeAuditor) AuditAll(_ context.Context, o reconcile.AuditOptions) (s reconcile.AuditSummary, err error) {
 	for _, f := range a.found {
 		if err := o.Report(f); err != nil {
 			return s, err
@@ -81,7 +81,7 @@ SKUs compared: 12, different: 5, repaired: 1, not used since the last change of 
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var out bytes.Buffer
-			err := Print(t.Context(), twinAuditor{test.found, test.err}, test.o, &out, slog.New(slog.DiscardHandler))
+			err := Print(t.Context(), fakeAuditor{test.found, test.err}, test.o, &out, slog.New(slog.DiscardHandler))
 			if got, want := out.String(), strings.TrimPrefix(test.want, "\n"); got != want {
 				t.Errorf("printed\n%s\nwant\n%s", got, want)
 			}

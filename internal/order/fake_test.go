@@ -21,9 +21,9 @@ import (
 type shop struct {
 	*Service
 	registry   *prometheus.Registry
-	gate       *twinGate // nil if there is none
-	ledger     *twinLedger
-	reconciler *twinReconciler
+	gate       *fakeGate // nil if there is none
+	ledger     *fakeLedger
+	reconciler *fakeReconciler
 }
 
 // the SKUs of a shop.
@@ -38,17 +38,17 @@ const units = 5
 func newShop(withGate bool) *shop {
 	s := &shop{
 		registry: prometheus.NewRegistry(),
-		ledger:   &twinLedger{epoch: 1, available: map[stock.SKU]int64{apple: units, pear: units}, orders: make(map[uuid.UUID]Order), payments: make(map[string]Payment), histories: make(map[uuid.UUID][]Step)},
+		ledger:   &fakeLedger{epoch: 1, available: map[stock.SKU]int64{apple: units, pear: units}, orders: make(map[uuid.UUID]Order), payments: make(map[string]Payment), histories: make(map[uuid.UUID][]Step)},
 	}
 	var g Gate
 	if withGate {
-		s.gate = &twinGate{
+		s.gate = &fakeGate{
 			epoch: 1, available: map[stock.SKU]int64{apple: units, pear: units},
 			inFlight: make(map[uuid.UUID]stock.Take), burned: make(map[uuid.UUID]bool),
 		}
 		g = s.gate
 	}
-	s.reconciler = &twinReconciler{gate: s.gate, ledger: s.ledger}
+	s.reconciler = &fakeReconciler{gate: s.gate, ledger: s.ledger}
 	s.Service = NewService(uuid.New(), g, s.ledger, s.reconciler, Options{Late: Revive}, s.registry)
 	return s
 }
@@ -79,8 +79,8 @@ func (s *shop) atRest(t *testing.T, sold int64) {
 	}
 }
 
-// twinGate is a gate with one epoch for all SKUs.
-type twinGate struct {
+// fakeGate is a gate with one epoch for all SKUs.
+type fakeGate struct {
 	epoch     int64
 	available map[stock.SKU]int64      // of the SKUs that are filled
 	inFlight  map[uuid.UUID]stock.Take // by order
@@ -92,7 +92,7 @@ type twinGate struct {
 	stuck  error        // if not nil, the answer of every give
 }
 
-func (g *twinGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
+func (g *fakeGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	g.takes++
 	if err := ctx.Err(); err != nil {
 		return stock.Take{}, err
@@ -132,14 +132,14 @@ func (g *twinGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, err
 }
 
 // settle removes the take, if it is in flight.
-func (g *twinGate) settle(t stock.Take) {
+func (g *fakeGate) settle(t stock.Take) {
 	if g.inFlight[t.OrderID].TakeID == t.TakeID {
 		delete(g.inFlight, t.OrderID)
 	}
 }
 
 // give returns the take's units, or burns the take.
-func (g *twinGate) give(t stock.Take) error {
+func (g *fakeGate) give(t stock.Take) error {
 	if g.stuck != nil {
 		return g.stuck
 	}
@@ -158,7 +158,7 @@ func (g *twinGate) give(t stock.Take) error {
 }
 
 // fill replaces all counts and drops what is in flight.
-func (g *twinGate) fill(epoch int64, available map[stock.SKU]int64) {
+func (g *fakeGate) fill(epoch int64, available map[stock.SKU]int64) {
 	g.epoch = epoch
 	clear(g.inFlight)
 	for sku, units := range available {
@@ -166,8 +166,8 @@ func (g *twinGate) fill(epoch int64, available map[stock.SKU]int64) {
 	}
 }
 
-// twinLedger is a ledger with one epoch for all SKUs.
-type twinLedger struct {
+// fakeLedger is a ledger with one epoch for all SKUs.
+type fakeLedger struct {
 	epoch     int64
 	available map[stock.SKU]int64
 	orders    map[uuid.UUID]Order
@@ -181,14 +181,14 @@ type twinLedger struct {
 	away   error                                        // if not nil, the ledger cannot resolve a take
 }
 
-func (l *twinLedger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
+func (l *fakeLedger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
 	l.records++
 	if l.before != nil {
 		l.before(t)
 	}
 	o := Order{
 		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Pending, Lines: t.Lines,
-		Strategy: "twin", CreatedAt: now(),
+		Strategy: "fake", CreatedAt: now(),
 	}
 	out := Unknown(ctx.Err())
 	if ctx.Err() == nil {
@@ -200,7 +200,7 @@ func (l *twinLedger) Record(ctx context.Context, t stock.Take) (Order, Outcome) 
 	return o, out
 }
 
-func (l *twinLedger) record(t stock.Take, o Order) Outcome {
+func (l *fakeLedger) record(t stock.Take, o Order) Outcome {
 	if found, ok := l.orders[o.ID]; ok {
 		if found.TakeID == o.TakeID && found.Status != Void {
 			return Committed()
@@ -225,7 +225,7 @@ func (l *twinLedger) record(t stock.Take, o Order) Outcome {
 }
 
 // resolve inserts a void order under the take's order ID, unless the ID is used.
-func (l *twinLedger) resolve(t stock.Take) Outcome {
+func (l *fakeLedger) resolve(t stock.Take) Outcome {
 	if l.away != nil {
 		return Unknown(l.away)
 	}
@@ -240,11 +240,11 @@ func (l *twinLedger) resolve(t stock.Take) Outcome {
 }
 
 // void inserts a void order of another take.
-func (l *twinLedger) void(id uuid.UUID) {
+func (l *fakeLedger) void(id uuid.UUID) {
 	l.orders[id] = Order{ID: id, TakeID: uuid.New(), Status: Void, CreatedAt: now()}
 }
 
-func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
+func (l *fakeLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 	if l.read != nil {
 		return l.read(id)
 	}
@@ -255,7 +255,7 @@ func (l *twinLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 }
 
 // Change makes the change that decide chooses. An order is due if it expires at all.
-func (l *twinLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (_ Order, returned []stock.Change, _ error) {
+func (l *fakeLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (_ Order, returned []stock.Change, _ error) {
 	o, ok := l.orders[id]
 	if !ok || o.Status == Void || options.Buyer != "" && options.Buyer != o.Buyer {
 		return Order{}, nil, ErrUnknownOrder
@@ -291,13 +291,13 @@ func (l *twinLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptio
 }
 
 // save stores a change of the order.
-func (l *twinLedger) save(o Order) {
+func (l *fakeLedger) save(o Order) {
 	o.Version++
 	l.orders[o.ID] = o
 	l.histories[o.ID] = append(l.histories[o.ID], Step{Status: o.Status, At: now()})
 }
 
-func (l *twinLedger) Revive(_ context.Context, expired Order, t stock.Take, payment string) (Order, Outcome) {
+func (l *fakeLedger) Revive(_ context.Context, expired Order, t stock.Take, payment string) (Order, Outcome) {
 	o := l.orders[expired.ID]
 	if o.Status != Expired || o.Version != expired.Version {
 		return Order{}, Refused(stock.ErrRowChanged)
@@ -324,11 +324,11 @@ func (l *twinLedger) Revive(_ context.Context, expired Order, t stock.Take, paym
 }
 
 // refuse records that the order of a take was refused after it was queued.
-func (l *twinLedger) refuse(t stock.Take) {
+func (l *fakeLedger) refuse(t stock.Take) {
 	l.orders[t.OrderID] = Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: TurnedDown, Lines: t.Lines}
 }
 
-func (l *twinLedger) Refunded(_ context.Context, payment string) (Payment, error) {
+func (l *fakeLedger) Refunded(_ context.Context, payment string) (Payment, error) {
 	p, ok := l.payments[payment]
 	if !ok {
 		return p, ErrUnknownPayment
@@ -340,11 +340,11 @@ func (l *twinLedger) Refunded(_ context.Context, payment string) (Payment, error
 	return p, nil
 }
 
-func (l *twinLedger) History(_ context.Context, id uuid.UUID, version int64) ([]Step, error) {
+func (l *fakeLedger) History(_ context.Context, id uuid.UUID, version int64) ([]Step, error) {
 	return l.histories[id][:version], nil
 }
 
-func (l *twinLedger) Orders(_ context.Context, f Filter) (page []Order, err error) {
+func (l *fakeLedger) Orders(_ context.Context, f Filter) (page []Order, err error) {
 	for _, o := range l.orders {
 		page = append(page, o)
 	}
@@ -353,7 +353,7 @@ func (l *twinLedger) Orders(_ context.Context, f Filter) (page []Order, err erro
 	return page[:min(f.Limit, len(page))], nil
 }
 
-func (l *twinLedger) Payments(_ context.Context, f PaymentFilter) (page []Payment, err error) {
+func (l *fakeLedger) Payments(_ context.Context, f PaymentFilter) (page []Payment, err error) {
 	for _, id := range slices.Sorted(maps.Keys(l.payments)) {
 		if id > f.After && len(page) < f.Limit {
 			page = append(page, l.payments[id])
@@ -363,7 +363,7 @@ func (l *twinLedger) Payments(_ context.Context, f PaymentFilter) (page []Paymen
 }
 
 // sold adds up the SKU's units in orders that hold theirs.
-func (l *twinLedger) sold(sku stock.SKU) (sold int64) {
+func (l *fakeLedger) sold(sku stock.SKU) (sold int64) {
 	for _, o := range l.orders {
 		holds := o.Status == Pending || o.Status == Paid || o.Status == Refunded && !o.Restocked
 		if !holds {
@@ -378,10 +378,10 @@ func (l *twinLedger) sold(sku stock.SKU) (sold int64) {
 	return sold
 }
 
-// twinReconciler reconciles the twins.
-type twinReconciler struct {
-	gate   *twinGate // nil if there is none
-	ledger *twinLedger
+// fakeReconciler reconciles the fakes.
+type fakeReconciler struct {
+	gate   *fakeGate // nil if there is none
+	ledger *fakeLedger
 	open   int           // takes that could not be ended
 	mended [][]stock.SKU // by the calls of PrepareRetry
 
@@ -389,9 +389,9 @@ type twinReconciler struct {
 	cannot   error // if not nil, the answer of PrepareRetry
 }
 
-func (r *twinReconciler) Usable(context.Context) error { return r.unusable }
+func (r *fakeReconciler) Usable(context.Context) error { return r.unusable }
 
-func (r *twinReconciler) PrepareRetry(_ context.Context, reason error, skus ...stock.SKU) error {
+func (r *fakeReconciler) PrepareRetry(_ context.Context, reason error, skus ...stock.SKU) error {
 	r.mended = append(r.mended, skus)
 	if !stock.Reconcilable(reason) {
 		return fmt.Errorf("asked to mend what cannot be mended: %v", reason) // not that reason itself
@@ -411,7 +411,7 @@ func (r *twinReconciler) PrepareRetry(_ context.Context, reason error, skus ...s
 	return nil
 }
 
-func (r *twinReconciler) FinishTake(ctx context.Context, t stock.Take, out Outcome) Outcome {
+func (r *fakeReconciler) FinishTake(ctx context.Context, t stock.Take, out Outcome) Outcome {
 	if out.Unknown() {
 		switch resolved := r.ledger.resolve(t); {
 		case resolved.Unknown():
@@ -433,7 +433,7 @@ func (r *twinReconciler) FinishTake(ctx context.Context, t stock.Take, out Outco
 	return out
 }
 
-func (r *twinReconciler) GiveBack(_ context.Context, t stock.Take) bool {
+func (r *fakeReconciler) GiveBack(_ context.Context, t stock.Take) bool {
 	if r.gate == nil {
 		return true
 	}
@@ -445,7 +445,7 @@ func (r *twinReconciler) GiveBack(_ context.Context, t stock.Take) bool {
 }
 
 // BringToGate sets the gate's counts to the ledger's, less what is in flight.
-func (r *twinReconciler) BringToGate(_ context.Context, additions ...stock.Change) {
+func (r *fakeReconciler) BringToGate(_ context.Context, additions ...stock.Change) {
 	if r.gate == nil {
 		return
 	}

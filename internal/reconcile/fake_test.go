@@ -27,9 +27,9 @@ type ownerRow struct {
 	owner ledger.Owner
 }
 
-// twinLedger is an instance's ledger in memory. It follows the contract of Ledger.
-type twinLedger struct {
-	*twinJobs
+// fakeLedger is an instance's ledger in memory. It follows the contract of Ledger.
+type fakeLedger struct {
+	*fakeJobs
 	AuditLedger // nil: only the tests of package protocol audit stock
 	shared      *ownerRow
 
@@ -42,36 +42,36 @@ type twinLedger struct {
 	outcome    func() order.Outcome
 }
 
-func newLedger(shared *ownerRow) *twinLedger {
-	return &twinLedger{twinJobs: &twinJobs{}, shared: shared, rows: make(map[stock.SKU]ledger.StockRow)}
+func newLedger(shared *ownerRow) *fakeLedger {
+	return &fakeLedger{fakeJobs: &fakeJobs{}, shared: shared, rows: make(map[stock.SKU]ledger.StockRow)}
 }
 
-func (l *twinLedger) Generation() stock.Generation {
+func (l *fakeLedger) Generation() stock.Generation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.generation
 }
 
-func (l *twinLedger) Use(g stock.Generation) {
+func (l *fakeLedger) Use(g stock.Generation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.generation = g
 }
 
-func (l *twinLedger) Owner(context.Context) (ledger.Owner, error) {
+func (l *fakeLedger) Owner(context.Context) (ledger.Owner, error) {
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
 	return l.shared.owner, nil
 }
 
-func (l *twinLedger) Beat(context.Context) (ledger.Owner, error) {
+func (l *fakeLedger) Beat(context.Context) (ledger.Owner, error) {
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
 	l.shared.owner.Beat++
 	return l.shared.owner, nil
 }
 
-func (l *twinLedger) RaiseGeneration(_ context.Context, seen, next ledger.Owner) error {
+func (l *fakeLedger) RaiseGeneration(_ context.Context, seen, next ledger.Owner) error {
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
 	now := &l.shared.owner
@@ -82,7 +82,7 @@ func (l *twinLedger) RaiseGeneration(_ context.Context, seen, next ledger.Owner)
 	return nil
 }
 
-func (l *twinLedger) Row(_ context.Context, sku stock.SKU) (ledger.StockRow, error) {
+func (l *fakeLedger) Row(_ context.Context, sku stock.SKU) (ledger.StockRow, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	row, ok := l.rows[sku]
@@ -92,7 +92,7 @@ func (l *twinLedger) Row(_ context.Context, sku stock.SKU) (ledger.StockRow, err
 	return row, nil
 }
 
-func (l *twinLedger) Rows(_ context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error) {
+func (l *fakeLedger) Rows(_ context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error) {
 	if l.onPage != nil {
 		l.onPage()
 	}
@@ -107,7 +107,7 @@ func (l *twinLedger) Rows(_ context.Context, after stock.SKU, limit int) ([]ledg
 	return page, nil
 }
 
-func (l *twinLedger) RowsOf(_ context.Context, skus []stock.SKU) (rows []ledger.StockRow, err error) {
+func (l *fakeLedger) RowsOf(_ context.Context, skus []stock.SKU) (rows []ledger.StockRow, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, sku := range slices.Sorted(slices.Values(skus)) {
@@ -118,7 +118,7 @@ func (l *twinLedger) RowsOf(_ context.Context, skus []stock.SKU) (rows []ledger.
 	return rows, nil
 }
 
-func (l *twinLedger) RaiseEpochs(ctx context.Context, seen []ledger.StockRow, above int64) (raised []ledger.StockRow, err error) {
+func (l *fakeLedger) RaiseEpochs(ctx context.Context, seen []ledger.StockRow, above int64) (raised []ledger.StockRow, err error) {
 	for _, row := range seen {
 		row, err := l.RaiseEpoch(ctx, row.SKU, row.Epoch, above)
 		switch {
@@ -132,7 +132,7 @@ func (l *twinLedger) RaiseEpochs(ctx context.Context, seen []ledger.StockRow, ab
 	return raised, nil
 }
 
-func (l *twinLedger) RaiseEpoch(_ context.Context, sku stock.SKU, seen, above int64) (ledger.StockRow, error) {
+func (l *fakeLedger) RaiseEpoch(_ context.Context, sku stock.SKU, seen, above int64) (ledger.StockRow, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	row := l.rows[sku]
@@ -148,16 +148,16 @@ func (l *twinLedger) RaiseEpoch(_ context.Context, sku stock.SKU, seen, above in
 	return row, nil
 }
 
-func (l *twinLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.Change, bool, error) {
+func (l *fakeLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.Change, bool, error) {
 	if l.onDeliver != nil {
 		l.onDeliver()
 	}
 	return nil, true, nil
 }
 
-func (l *twinLedger) Applied(context.Context, ...stock.Change) error { return nil }
+func (l *fakeLedger) Applied(context.Context, ...stock.Change) error { return nil }
 
-func (l *twinLedger) Resolve(ctx context.Context, _ stock.Deduction) order.Outcome {
+func (l *fakeLedger) Resolve(ctx context.Context, _ stock.Deduction) order.Outcome {
 	if err := ctx.Err(); err != nil {
 		return order.Unknown(err)
 	}
@@ -178,9 +178,9 @@ func newRedis() *redis {
 	return &redis{loaded: make(map[stock.Generation]bool), counts: make(map[stock.SKU]stock.Level)}
 }
 
-// twinGate is an instance's counter in memory. It follows the contract of gate.Counter as
+// fakeGate is an instance's counter in memory. It follows the contract of gate.Counter as
 // far as the tests need it, and notes its calls.
-type twinGate struct {
+type fakeGate struct {
 	Counter // the methods that no test calls
 	redis   *redis
 
@@ -200,15 +200,15 @@ type twinGate struct {
 	onLoad, onLoaded func() error // if not nil, called before Load and Loaded; an error is the answer
 }
 
-func newGate(r *redis) *twinGate { return &twinGate{redis: r} }
+func newGate(r *redis) *fakeGate { return &fakeGate{redis: r} }
 
-func (g *twinGate) Use(to stock.Generation) {
+func (g *fakeGate) Use(to stock.Generation) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.using = to
 }
 
-func (g *twinGate) Load(_ context.Context, generation stock.Generation) error {
+func (g *fakeGate) Load(_ context.Context, generation stock.Generation) error {
 	g.mu.Lock()
 	g.loads = append(g.loads, generation)
 	g.mu.Unlock()
@@ -223,7 +223,7 @@ func (g *twinGate) Load(_ context.Context, generation stock.Generation) error {
 	return nil
 }
 
-func (g *twinGate) Loaded(context.Context) (bool, error) {
+func (g *fakeGate) Loaded(context.Context) (bool, error) {
 	g.mu.Lock()
 	using := g.using
 	g.mu.Unlock()
@@ -237,27 +237,27 @@ func (g *twinGate) Loaded(context.Context) (bool, error) {
 	return g.redis.loaded[using], nil
 }
 
-func (g *twinGate) Mark(context.Context) (stock.Mark, error) {
+func (g *fakeGate) Mark(context.Context) (stock.Mark, error) {
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	return g.redis.mark, nil
 }
 
-func (g *twinGate) SetMark(_ context.Context, m stock.Mark) error {
+func (g *fakeGate) SetMark(_ context.Context, m stock.Mark) error {
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	g.redis.mark = m
 	return nil
 }
 
-func (g *twinGate) Adjust(_ context.Context, c stock.Change) error {
+func (g *fakeGate) Adjust(_ context.Context, c stock.Change) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.adjusted = append(g.adjusted, c)
 	return nil
 }
 
-func (g *twinGate) Settle(_ context.Context, takes ...stock.Take) error {
+func (g *fakeGate) Settle(_ context.Context, takes ...stock.Take) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.tries = append(g.tries, time.Now())
@@ -270,13 +270,13 @@ func (g *twinGate) Settle(_ context.Context, takes ...stock.Take) error {
 	return nil
 }
 
-func (g *twinGate) settleCalls() int {
+func (g *fakeGate) settleCalls() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.settled)
 }
 
-func (g *twinGate) Give(ctx context.Context, t stock.Take) error {
+func (g *fakeGate) Give(ctx context.Context, t stock.Take) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ func (g *twinGate) Give(ctx context.Context, t stock.Take) error {
 	return nil
 }
 
-func (g *twinGate) Fill(_ context.Context, sku stock.SKU, epoch, units int64) error {
+func (g *fakeGate) Fill(_ context.Context, sku stock.SKU, epoch, units int64) error {
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	if epoch <= g.redis.counts[sku].Epoch {
@@ -302,7 +302,7 @@ func (g *twinGate) Fill(_ context.Context, sku stock.SKU, epoch, units int64) er
 	return nil
 }
 
-func (g *twinGate) FillAll(ctx context.Context, fills []stock.Fill) []error {
+func (g *fakeGate) FillAll(ctx context.Context, fills []stock.Fill) []error {
 	errs := make([]error, len(fills))
 	for i, f := range fills {
 		errs[i] = g.Fill(ctx, f.SKU, f.Epoch, f.Units)
@@ -310,11 +310,11 @@ func (g *twinGate) FillAll(ctx context.Context, fills []stock.Fill) []error {
 	return errs
 }
 
-func (g *twinGate) ScanInFlight(context.Context, time.Duration, string) ([]stock.Take, string, error) {
+func (g *fakeGate) ScanInFlight(context.Context, time.Duration, string) ([]stock.Take, string, error) {
 	return nil, "", nil
 }
 
-func (g *twinGate) InFlight(_ context.Context, limit int, skus ...stock.SKU) (takes []stock.Take, err error) {
+func (g *fakeGate) InFlight(_ context.Context, limit int, skus ...stock.SKU) (takes []stock.Take, err error) {
 	if g.unlisted {
 		return nil, errAway
 	}
@@ -330,7 +330,7 @@ func (g *twinGate) InFlight(_ context.Context, limit int, skus ...stock.SKU) (ta
 	return takes, nil
 }
 
-func (g *twinGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, error) {
+func (g *fakeGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, error) {
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	levels := make([]stock.Level, len(skus))
@@ -346,7 +346,7 @@ func (g *twinGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, e
 }
 
 // newReconciler returns an instance's reconciler. gate is nil if there is none.
-func newReconciler(gate *twinGate, l Ledger) *Reconciler {
+func newReconciler(gate *fakeGate, l Ledger) *Reconciler {
 	var c Counter
 	if gate != nil {
 		c = gate
@@ -354,8 +354,8 @@ func newReconciler(gate *twinGate, l Ledger) *Reconciler {
 	return newReconcilerOf(c, l)
 }
 
-// started returns a reconciler that has taken over the stock of row, and its twins.
-func started(t *testing.T, row *ownerRow) (*Reconciler, *twinGate, *twinLedger) {
+// started returns a reconciler that has taken over the stock of row, and its fakes.
+func started(t *testing.T, row *ownerRow) (*Reconciler, *fakeGate, *fakeLedger) {
 	t.Helper()
 	gate, l := newGate(newRedis()), newLedger(row)
 	r := newReconciler(gate, l)
@@ -369,7 +369,7 @@ func started(t *testing.T, row *ownerRow) (*Reconciler, *twinGate, *twinLedger) 
 // newReconcilerOf is newReconciler for any counter.
 func newReconcilerOf(c Counter, l Ledger) *Reconciler {
 	return New(c, l, Options{
-		Layout: "twin", TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Layout: "fake", TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 }
 
