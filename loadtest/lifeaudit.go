@@ -113,8 +113,8 @@ func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, sku 
 	return nil
 }
 
-// ofLoad is the SQL condition that an order ID is one of the load's. Its parameter is the
-// product, which is in every order.
+// ofLoad is the SQL condition that an ID is that of an order of this load. Its parameter is
+// the SKU of the product, which every order of the load contains.
 const ofLoad = " IN (SELECT order_id FROM order_lines WHERE sku = ?)"
 
 // stored reads the orders of the load by ID. It leaves out void orders, which the service

@@ -197,7 +197,7 @@ func (v *lifecycleLoad) request(random *rand.Rand) order {
 	return o
 }
 
-// begin starts the owner of an order that was accepted.
+// begin starts a goroutine that acts as the owner of an accepted order.
 func (v *lifecycleLoad) begin(ctx context.Context, a answer, random *rand.Rand) {
 	if a.order.ID == "" {
 		return // the audit finds the answer

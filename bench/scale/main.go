@@ -43,8 +43,9 @@ var (
 	conditional = way{name: "conditional", group: 1, parallel: 24, trips: 4, locked: 3, rows: 1, service: 150 * us, database: 30 * us, each: 370 * us}
 )
 
-// here is the machine of the measured points. The CPU of the load generator is that of the
-// bare handler's loads. The commit is calibrated: with it, merged on loopback is right.
+// here is the machine of the measured points. The CPU of the load generator was
+// measured with the bare handler. The time of a commit was chosen such that the simulation
+// gives the measured rate of merged on loopback.
 func here(clients, instances int, network time.Duration) place {
 	return place{clients: clients, instances: instances, cores: 2, generator: 13 * us, network: network, commit: 100 * us}
 }

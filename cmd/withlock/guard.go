@@ -143,8 +143,8 @@ type guard struct {
 	order  order
 }
 
-// startGuard starts the guard. It has no command to guard yet. It keeps the slot's
-// connection open until it ends.
+// startGuard starts the guard, which has no command to guard yet. The guard keeps the
+// slot's connection open until the guard ends.
 func startGuard(grace time.Duration, slot *recipe.Slot) (*guard, error) {
 	connection, err := connectionOf(slot)
 	if err != nil {

@@ -36,8 +36,8 @@ func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(for
 
 // Parse sets the fields of the struct that program points to. Arguments take precedence
 // over environ, which has the form of os.Environ; a variable that is empty sets nothing.
-// Then check checks the fields against each other. Parse prints help to stdout and returns
-// ErrHelp.
+// Then check checks the fields against each other. If help is asked for, Parse prints it to
+// stdout and returns ErrHelp.
 //
 // Every other error is a UsageError. It begins with the flag, or with the variable that has
 // set it. It repeats a value that does not fit its flag, but only the scheme of a URL, which

@@ -107,7 +107,7 @@ func (r *Reconciler) forgetComparison() {
 // begin begins a round.
 func (c *comparison) begin() { c.after, c.inFlight, c.drift, c.oversold = "", 0, 0, 0 }
 
-// suspectsBefore returns the SKUs that are suspects since the time given or longer,
+// suspectsBefore returns the SKUs that became suspects at the given time or before,
 // sorted.
 func (c *comparison) suspectsBefore(at time.Time) []stock.SKU {
 	var due []stock.SKU

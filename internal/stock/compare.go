@@ -12,8 +12,8 @@ type Units struct {
 type Comparison struct {
 	Oversold int64 // units that orders hold beyond the total
 	Ledger   int64 // units that the stock row has too many; below 0: too few
-	// Drift is available + in flight + held - total, with the gate's counts, or with the
-	// stock row's available without a gate. It is exact while no order is under way.
+	// Drift is available + in flight + held - total. available and in flight are the gate's;
+	// without a gate, available is the stock row's. Drift is exact while no order is under way.
 	Drift int64
 	// The gate has at least Least and at most Most units too many. A negative number
 	// means too few. They are equal while no order is under way.

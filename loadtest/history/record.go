@@ -148,7 +148,7 @@ func asked(request *http.Request) (c Call, ok bool) {
 	return c, true
 }
 
-// parts are those of the path of a URL.
+// parts are what the slashes in the path of a URL separate.
 type parts []string
 
 func pathOf(u *url.URL) parts {

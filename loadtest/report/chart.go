@@ -274,7 +274,7 @@ type latencyRow struct {
 	Cells []string
 }
 
-// stop is a percentile that the page can show the figures of.
+// stop is a percentile that the reader of the page can choose, with its figures.
 type stop struct {
 	Name   string     `json:"name"`
 	At     float64    `json:"at"`     // from 0 to 1

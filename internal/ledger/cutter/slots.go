@@ -64,7 +64,7 @@ func (c *slots) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes 
 
 // cut takes units of some SKUs from the slot alone: those of which it has enough for the
 // whole group. So a SKU that is sold out, or has a buyer limit, does not make its group lock
-// all parts of the others. Of the rest it locks everything.
+// all parts of the others. For the remaining SKUs it locks the stock row and all parts.
 func (c *slots) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, slot int, takes []stock.Take) ([]Decision, error) {
 	skus, units := unitsOf(takes)
 	enough := func(r *row) bool { return r.available >= units[r.sku] }

@@ -257,8 +257,8 @@ func (t *trial) cutWhole(commit bool, cut *cutter.GroupCut) (fits bool, err erro
 	return err == nil, err
 }
 
-// guarded returns a statement that contains the expression for 1, and changes nothing that
-// a check reads.
+// guarded returns a statement that contains one, an SQL expression whose value is 1 if it
+// does not fail. The statement changes nothing that a check reads.
 func (t *trial) guarded(one string) sqltx.Statement {
 	return sqltx.Statement{
 		SQL:  t.db.Dialect().Bind("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, " + one + ", 1, ?)"),
