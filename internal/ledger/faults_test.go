@@ -1032,6 +1032,25 @@ func TestFaults_ChangeGivenUp(t *testing.T) {
 	s.faults.Disarm()
 }
 
+// TestFaults_ChangeStaysOpen expects that it stays unknown whether a change was made whose
+// COMMIT was not answered, if every later try is rolled back: a COMMIT that is still under way
+// keeps their rows locked.
+func TestFaults_ChangeStaysOpen(t *testing.T) {
+	t.Parallel()
+	s := openTemplate(t).copy(t)
+	s.faults.Arm(
+		faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"},
+		faults.Fault{Kind: faults.LockTimeout, Nth: 1, Times: faults.Always, Only: "BEGIN", After: "COMMIT"})
+	_, _, err := s.l.Change(t.Context(), s.pending.ID, order.ChangeOptions{Payment: "new"}, pay("new"))
+	_, hit := s.faults.Disarm()
+	if !errors.Is(err, sqltx.ErrUnknownOutcome) || errors.Is(err, stock.ErrBusy) || len(hit) != maxTries {
+		t.Errorf("after %q: %v", hit, err)
+	}
+	if p, err := readPayment(t.Context(), s.healthy, "new"); err != nil || p.Status != order.PaymentPaid {
+		t.Errorf("the change was not made: %+v, %v", p, err)
+	}
+}
+
 // retryHook is a counter of retries that calls between before each of them.
 type retryHook struct {
 	prometheus.Counter

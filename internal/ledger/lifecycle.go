@@ -40,15 +40,22 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		}
 		defer end()
 	}
+	var open error // of a try that may have been committed, or may be yet
 	for try := 1; ; try++ {
 		state, returned, err := l.tryChange(ctx, *o, options, decide)
 		if err == nil {
 			return state.Order, returned, nil
 		}
-		rolledBack := sqltx.IsRetryable(err)
-		again := rolledBack || errors.Is(err, sqltx.ErrUnknownOutcome) || sqltx.IsDuplicate(err) // duplicate: the payment has just been recorded
+		rolledBack, unknown := sqltx.IsRetryable(err), errors.Is(err, sqltx.ErrUnknownOutcome)
+		if unknown {
+			open = err
+		}
+		again := rolledBack || unknown || sqltx.IsDuplicate(err) // duplicate: the payment has just been recorded
 		if !again || try == maxTries || ctx.Err() != nil {
-			if rolledBack {
+			switch {
+			case rolledBack && open != nil:
+				err = errors.Join(open, err)
+			case rolledBack:
 				err = fmt.Errorf("%w: %w", stock.ErrBusy, err)
 			}
 			return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
