@@ -545,6 +545,9 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: answered %v", name, err)
 		}
 	}
+	if page, _, err := s.ListStock(t.Context(), apple, 1); err != nil || len(page) > 0 { // it needs no gate
+		t.Errorf("listed %+v behind the last SKU, %v", page, err)
+	}
 	s.ledger.row = nil
 	if _, err := s.Stock(t.Context(), apple); !errors.Is(err, stock.ErrUnknownSKU) || errors.Is(err, stock.ErrUnavailable) {
 		t.Errorf("answered %v", err)

@@ -1,9 +1,19 @@
 package ledger
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -61,4 +71,115 @@ func TestSlowGroupsKeepTheirSKUs(t *testing.T) {
 	if freed := ls.remove(first); len(freed) != 2 || ls.waiting != 0 || ls.groups != 0 || len(ls.of) != 0 {
 		t.Errorf("%d orders were freed; left behind: %d waiting, %d groups, %d SKUs", len(freed), ls.waiting, ls.groups, len(ls.of))
 	}
+}
+
+// heldPlan is a cutter that plans nothing. Its plans for the SKUs of held wait first.
+type heldPlan struct {
+	cutter.Cutter
+	held map[stock.SKU]chan struct{}
+}
+
+func (c heldPlan) Plan(_ context.Context, _ *sqltx.DB, _ stock.Generation, takes []stock.Take) (cutter.Plan, error) {
+	sku := takes[0].Lines[0].SKU
+	if held := c.held[sku]; held != nil {
+		<-held
+	}
+	return cutter.Plan{}, fmt.Errorf("no plan for %d of %s", len(takes), sku)
+}
+
+// inHeldGroups runs the test in a bubble, with a ledger that has one group under way besides
+// slow ones, and with what holds the groups of each SKU.
+func inHeldGroups(t *testing.T, skus int, test func(t *testing.T, l *Ledger, names []stock.SKU, held map[stock.SKU]chan struct{})) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var names []stock.SKU
+		held := make(map[stock.SKU]chan struct{})
+		for n := range skus {
+			names = append(names, stock.SKU('a'+rune(n)))
+			held[names[n]] = make(chan struct{})
+		}
+		l := New(nil, Options{Cutter: heldPlan{held: held}, Group: 8, Parallel: 1, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+		test(t, l, names, held)
+		l.Close()
+	})
+}
+
+// begins reports whether a transaction for the recording has begun, once nothing else happens.
+func begins(r *recording) bool {
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.begun
+}
+
+// TestSlowGroupsAreOvertaken checks that later groups do not wait for a slow one, unless there
+// are too many of those, and that each order gets the answer of its own group.
+func TestSlowGroupsAreOvertaken(t *testing.T) {
+	t.Parallel()
+	inHeldGroups(t, maxSlowGroups+2, func(t *testing.T, l *Ledger, skus []stock.SKU, held map[stock.SKU]chan struct{}) {
+		var rs []*recording
+		for n, sku := range skus {
+			r := recordingOf(sku)
+			rs = append(rs, r)
+			l.submit(r)
+			if want := n <= maxSlowGroups; begins(r) != want {
+				t.Errorf("order %d has begun: %v, want %v", n+1, !want, want)
+			}
+			time.Sleep(2 * slowAfter)
+		}
+		second := recordingOf(skus[0])
+		l.submit(second)
+		close(held[skus[maxSlowGroups]]) // the group that has room for no other one
+		if last := rs[maxSlowGroups+1]; !begins(last) {
+			t.Error("the last order has not begun after the one that it waited for")
+		}
+		for _, sku := range skus {
+			if sku != skus[maxSlowGroups] {
+				close(held[sku])
+			}
+		}
+		synctest.Wait()
+		for _, r := range append(rs, second) {
+			select {
+			case <-r.done:
+			default:
+				t.Fatalf("the order of %s has no answer", r.take.Lines[0].SKU)
+			}
+			if want := fmt.Sprintf("no plan for 1 of %s", r.take.Lines[0].SKU); !strings.Contains(fmt.Sprint(r.outcome.Reason()), want) {
+				t.Errorf("the order of %s is answered %v", r.take.Lines[0].SKU, r.outcome.Reason())
+			}
+		}
+	})
+}
+
+// TestSlowGroupsAreClosed checks that Close waits for a slow group, and that an order that
+// waits for it is refused then.
+func TestSlowGroupsAreClosed(t *testing.T) {
+	t.Parallel()
+	inHeldGroups(t, 1, func(t *testing.T, l *Ledger, skus []stock.SKU, held map[stock.SKU]chan struct{}) {
+		first, second := recordingOf(skus[0]), recordingOf(skus[0])
+		l.submit(first)
+		time.Sleep(2 * slowAfter)
+		l.submit(second)
+		synctest.Wait()
+		closed := make(chan struct{})
+		go func() {
+			l.Close()
+			close(closed)
+		}()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("Close did not wait for a slow group")
+		default:
+		}
+		close(held[skus[0]])
+		<-closed
+		if <-first.done; !strings.Contains(fmt.Sprint(first.outcome.Reason()), "no plan for 1 of a") {
+			t.Errorf("%v", first.outcome.Reason())
+		}
+		if <-second.done; !second.outcome.Refused() || !errors.Is(second.outcome.Reason(), stock.ErrBusy) {
+			t.Errorf("%s, %v", second.outcome.Kind(), second.outcome.Reason())
+		}
+	})
 }
