@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -40,8 +41,8 @@ type ExpiryRound struct {
 	after  duePosition // of the last order that the round has passed
 	began  time.Time   // when its first batch began
 	failed int         // orders that cannot expire
-	// size is the number of orders of the next batch if it is smaller than its limit.
-	// It is halved until an order that makes its batch fail is alone. 0: the limit.
+	// size is the number of orders of the next batch. It is halved until an order that makes
+	// its batch fail is alone, and then doubled up to the limit. 0: the limit.
 	size int
 	// waitAfter is when a batch may wait again for a stock row.
 	waitAfter time.Time
@@ -85,10 +86,7 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 	if round.began.IsZero() {
 		round.began = time.Now()
 	}
-	size := limit
-	if round.size > 0 {
-		size = round.size
-	}
+	size := cmp.Or(round.size, limit)
 	due, err := l.due(ctx, round.after, size)
 	if err != nil {
 		return Expiry{}, fmt.Errorf("reading which orders are due: %w", err)
@@ -100,9 +98,7 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 	var row *lockedRowError
 	switch {
 	case err == nil:
-		if round.size *= 2; round.size >= limit {
-			round.size = 0
-		}
+		round.size = min(2*size, limit)
 	case errors.As(err, &row):
 		l.log.Warn("orders cannot expire because another transaction has locked their stock row", "sku", row.sku, "error", err)
 		round.waitAfter = time.Now().Add(expiryRetry)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -475,7 +476,9 @@ func TestExpire_BrokenOrders(t *testing.T) {
 			db    = d.sql.Ledger()
 			j     = claim(t, l, "expiry", "holder")
 			round ExpiryRound
+			log   testenv.Buffer
 		)
+		l.log = slog.New(slog.NewTextHandler(&log, nil))
 		lay(t, l, "a", 100)
 		lay(t, l, "deleted", 10)
 		exec := func(query string, args ...any) {
@@ -512,6 +515,9 @@ func TestExpire_BrokenOrders(t *testing.T) {
 				if batches++; err != nil || batches > 100 {
 					t.Fatalf("batch %d: %+v, %v", batches, e, err)
 				}
+				if round.size > limit {
+					t.Errorf("the next batch has up to %d orders, want at most %d", round.size, limit)
+				}
 				expired += e.Expired
 				if !e.More {
 					return batches, expired, e.Failed
@@ -520,6 +526,9 @@ func TestExpire_BrokenOrders(t *testing.T) {
 		}
 		if _, expired, failed := goRound(4); expired != 7 || failed != 3 {
 			t.Errorf("the round expired %d orders, %d failed, want 7 and 3", expired, failed)
+		}
+		if lost := "their SKUs have no stock rows\" skus=[deleted]"; !strings.Contains(log.String(), lost) {
+			t.Errorf("the log does not say what was lost: %s", log.String())
 		}
 		younger := place(t, l, "a")
 		exec("UPDATE orders SET expires_at = "+db.Dialect().After(-time.Millisecond)+" WHERE id = ?", db.Dialect().UUID(younger.ID))
