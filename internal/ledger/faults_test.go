@@ -1032,6 +1032,33 @@ func TestFaults_ChangeGivenUp(t *testing.T) {
 	s.faults.Disarm()
 }
 
+// TestFaults_AlwaysRolledBack expects that a call whose tries are all rolled back says that
+// nothing was changed, after a bounded number of them.
+func TestFaults_AlwaysRolledBack(t *testing.T) {
+	t.Parallel()
+	template := openTemplate(t)
+	for name, call := range map[string]func(*shelf) error{
+		"change": func(s *shelf) error {
+			_, _, err := s.l.Change(t.Context(), s.pending.ID, order.ChangeOptions{Payment: "new"}, pay("new"))
+			return err
+		},
+		"stock": func(s *shelf) error {
+			_, _, err := s.l.Set(t.Context(), plain("b", 30))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := template.copy(t)
+			s.faults.Arm(faults.Fault{Kind: faults.LockTimeout, Nth: 1, Times: faults.Always, Only: "BEGIN"})
+			err := call(s)
+			if _, hit := s.faults.Disarm(); !errors.Is(err, stock.ErrBusy) || len(hit) != maxTries {
+				t.Errorf("after %q: %v", hit, err)
+			}
+		})
+	}
+}
+
 // TestFaults_ChangeStaysOpen expects that it stays unknown whether a change was made whose
 // COMMIT was not answered, if every later try is rolled back: a COMMIT that is still under way
 // keeps their rows locked.

@@ -21,6 +21,7 @@ var lifecycle = []mutant{
 	{"the payment of a refunded order is kept", orderStatus, "c.PaymentID, c.PaymentStatus = l.Order.PaymentID, PaymentRefundDue", "_ = c", "internal/order TestAllOrdersOfEvents"},
 	{"a late payment cuts no units", afterward, "return s.ledger.Revive(ctx, expired, t, payment)",
 		"t.Lines = nil\n\t\treturn s.ledger.Revive(ctx, expired, t, payment)", "internal/order TestPay"},
+	{"a take of the administrator is changed", changes, "&& o.Status != shrink ", "", "internal/ledger TestChange_Shrink/SQLite"},
 	{"another buyer's order is changed", changes, " && cmp.Or(buyer, o.Buyer) == o.Buyer", "", "internal/ledger TestFaults_Change"},
 	{"another buyer's queued order is in progress", "internal/order/service.go", "case found.Status == Void, buyer != \"\" && buyer != found.Buyer:", "case found.Status == Void:", "internal/order TestCancel_AnotherBuyer"},
 	{"returned units stay away from the gate", afterward, "s.reconciler.BringToGate(ctx, returned...)", "_ = returned", "internal/order TestAllOrdersOfEvents"},
@@ -46,6 +47,8 @@ var lifecycle = []mutant{
 	{"a late payment does not wait for the first take", afterward, "errors.Is(reason, stock.ErrInFlight): //", "false: //", "internal/order TestRevive_FirstTakeInFlight"},
 	{"a late payment of unknown outcome was not recorded", afterward, "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, reason)", "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrBusy, reason)", "internal/order TestRevive_Unknown"},
 	{"a payment of two orders at once fails", changes, "rolledBack || unknown || sqltx.IsDuplicate(err) //", "rolledBack || unknown //", "internal/ledger TestChange_PaymentOfTwoOrders/MariaDB"},
+	{"a change that was rolled back may have been made", changes, "err = fmt.Errorf(\"%w: %w\", stock.ErrBusy, err)\n", "_ = stock.ErrBusy\n", "internal/ledger TestFaults_AlwaysRolledBack/change"},
+	{"a change of stock that was rolled back may have been made", "internal/ledger/ledger.go", "return fmt.Errorf(\"%w: %w\", stock.ErrBusy, err)", "return fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, err)", "internal/ledger TestFaults_AlwaysRolledBack/stock"},
 	{"a change whose commit was not answered was not made", changes, "case rolledBack && open != nil:", "case rolledBack && open != nil && try == 0:", "internal/ledger TestFaults_ChangeStaysOpen"},
 	{"a revival is resolved by reading", resolving, "o.Status == order.Expired && o.TakeID", "false && o.TakeID", "internal/ledger TestRevive_Barred/SQLite"},
 }
