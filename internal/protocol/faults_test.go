@@ -201,6 +201,9 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 		stop()
 		consuming.Wait()
 		for _, i := range instances {
+			if broken == nil && i.consumer != nil { // a row of another strategy may be next
+				broken = i.Release(context.WithoutCancel(ctx))
+			}
 			i.Close()
 		}
 		if broken == nil {
