@@ -40,7 +40,7 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		}
 		defer end()
 	}
-	var open error // of a try that may have been committed, or may be yet
+	reason := stock.ErrBusy // if the last try is rolled back: nothing was changed
 	for try := 1; ; try++ {
 		state, returned, err := l.tryChange(ctx, *o, options, decide)
 		if err == nil {
@@ -48,15 +48,12 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		}
 		rolledBack, unknown := sqltx.IsRetryable(err), errors.Is(err, sqltx.ErrUnknownOutcome)
 		if unknown {
-			open = err
+			reason = err // this try may have been committed, or may be yet
 		}
 		again := rolledBack || unknown || sqltx.IsDuplicate(err) // duplicate: the payment has just been recorded
 		if !again || try == maxTries || ctx.Err() != nil {
-			switch {
-			case rolledBack && open != nil:
-				err = errors.Join(open, err)
-			case rolledBack:
-				err = fmt.Errorf("%w: %w", stock.ErrBusy, err)
+			if rolledBack {
+				err = fmt.Errorf("%w: %w", reason, err)
 			}
 			return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
 		}
