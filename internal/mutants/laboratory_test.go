@@ -94,7 +94,7 @@ var laboratory = []mutant{
 	{"an audit during a call is one at rest", "loadtest/history/model.go", "agree(c.Counts) && !h.changesDuring(c)", "agree(c.Counts)", "loadtest/history TestCheck/an_audit_during_a_call_ends_no_hold"},
 	{"an audit with units in flight is one at rest", "loadtest/history/model.go", "(n.GateInFlight == nil || *n.GateInFlight == 0) && ", "", "loadtest/history TestCheck/nor_does_one_with_units_in_flight"},
 	{"a lost order may oversell", "loadtest/history/model.go", "case mayTake:\n\t\tif s.left >= o.n {", "case mayTake:\n\t\tif true {", "loadtest/history TestCheck/unknown,_never_listed,_and_oversold"},
-	{"no instance is killed", labFleet, "f.apis[last].Kill()", "", "loadtest TestRealStores/MariaDB_and_Redis"},
+	{"no instance is killed", labFleet, "f.apis[last].Kill()", "", "loadtest TestCrash"},
 	{"orders with an unknown outcome count as too many", labJudge, "most := r.Accepted + r.Unknown;", "most := r.Accepted;", "loadtest TestJudge"},
 	{"the busy answers of every strategy are allowed", labJudge, "t.spec.Cutter == \"optimistic\"", "true", "loadtest TestTargets/fails"},
 	{"units may stay in flight after a crash", labJudge, "t.ending == crashed && *r.InFlight > 0", "false", "loadtest TestJudge"},
