@@ -196,7 +196,9 @@ func TestCountClaims(t *testing.T) {
 				for range 2 {
 					step("another limit")
 				}
-				s.limit(t, l, 0)
+				if row := s.limit(t, l, 0); row.CountedTo.Valid {
+					t.Errorf("claims are counted without a limit: %+v", row)
+				}
 				for range 10 {
 					s.next(t, l)
 				}
