@@ -53,7 +53,9 @@ func here(clients, instances int, network time.Duration) place {
 // slow is a machine whose database delays each commit. commit is how long a small
 // transaction takes there, measured alone.
 func slow(instances int, commit time.Duration) place {
-	return place{clients: 64, instances: instances, cores: 2, generator: 13 * us, commit: commit}
+	p := here(64, instances, 0)
+	p.commit = commit
+	return p
 }
 
 // far is where CPU is no limit: 64 cores, and more clients than groups hold.

@@ -145,9 +145,8 @@ func (e *lockedRowError) Error() string {
 // other transaction holds locked.
 //
 // It waits for one lock only, that of a stock row of the oldest order. It holds no other lock
-// then. After that it waits for no transaction
-// that waits for stock rows or orders. So it is part of no deadlock, and delays no sale longer
-// than the batch takes.
+// then. After that it waits for no transaction that waits for stock rows or orders. So it is
+// part of no deadlock, and delays no sale longer than the batch takes.
 //
 // Errors: *lockedRowError: the stock row stayed locked; ErrJobLost; errors of the database.
 func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, round *ExpiryRound) (e Expiry, err error) {

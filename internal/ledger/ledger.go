@@ -76,7 +76,7 @@ type Ledger struct {
 	slow    slowGroups
 	turns   *turns
 
-	groups  sync.WaitGroup // under way
+	groups  sync.WaitGroup // and counts of claims, under way
 	lookups *group.Batcher[*lookup]
 
 	// cutFirst is true if not every take of the last group was cut: stock has run out,
