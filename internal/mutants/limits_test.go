@@ -7,7 +7,7 @@ const (
 	claims       = "internal/ledger/cutter/claims.go"
 	readWrites   = "internal/ledger/cutter/readwrite.go"
 	unitRows     = "internal/ledger/cutter/unitrows.go"
-	soldOut      = "internal/order/refusals.go"
+	soldOut      = "internal/order/refusalcache.go"
 )
 
 // limits has mutants of buyer limits and opening hours.
@@ -43,21 +43,21 @@ var limits = []mutant{
 	{"a step of the count leaves the row as it is", ledgerClaims, "row.Version++", "row.Version += 0", "internal/ledger TestCountClaims/0/SQLite"},
 	{"claims are not counted by the optimistic cutter", optimistic, "seen.claimed()", "len(seen.limits()) > 0", "internal/ledger TestCountClaims/2/SQLite"},
 	{"claims are not counted by the cutter that reads first", readWrites, "seen.claimed()", "len(seen.limits()) > 0", "internal/ledger TestCountClaims/4/SQLite"},
-	{"a refusal is repeated after a change", soldOut, "rs.remember(sku, repeated{asked: time.Now()})", "", "internal/order TestRefusals_Changed"},
-	{"a refusal from before a change is repeated", soldOut, "r.asked.Before(known.asked) || ", "", "internal/order TestRefusals_Changed"},
-	{"a change is overlooked because it was forgotten", soldOut, " || r.asked.Before(rs.since)", "", "internal/order TestRefusals_Bound"},
+	{"a refusal is repeated after a change", soldOut, "c.remember(sku, cachedRefusal{asked: time.Now()})", "", "internal/order TestRefusalCache_Changed"},
+	{"a refusal from before a change is repeated", soldOut, "r.asked.Before(known.asked) || ", "", "internal/order TestRefusalCache_Changed"},
+	{"a change is overlooked because it was forgotten", soldOut, " || r.asked.Before(c.since)", "", "internal/order TestRefusalCache_Bound"},
 	{"orders are not told of changed stock", admin, "a.orders.StockChanged(set.SKU)", "if err != nil {\n\t\ta.orders.StockChanged(set.SKU)\n\t}", "internal/admin TestStockChanged"},
 	{"orders are not told of a change whose answer was lost", admin, "a.orders.StockChanged(set.SKU)", "if err == nil {\n\t\ta.orders.StockChanged(set.SKU)\n\t}", "internal/admin TestStockChanged"},
-	{"a refusal is repeated after the opening", soldOut, "age = min(age, notOpen.In-clockError)", "_ = notOpen.In", "internal/order TestRefusals/opens_soon"},
-	{"a refusal is repeated until the opening by a clock that is rounded", soldOut, "notOpen.In-clockError", "notOpen.In", "internal/order TestRefusals/opens_soon"},
-	{"a refusal of 5 units refuses 1", soldOut, "line.Quantity >= r.units && ", "", "internal/order TestRefusals_SoldOut"},
-	{"a larger quantity replaces a smaller one", soldOut, "known.units < r.units && time.Now().Before(known.until)", "false", "internal/order TestRefusals_SoldOut"},
-	{"a smaller quantity is refused for ever", soldOut, "known.units < r.units && time.Now().Before(known.until)", "known.units < r.units", "internal/order TestRefusals_SoldOut"},
-	{"all SKUs of a refused order are sold out", soldOut, "rs.remember(r.refusal.SKU, r)", "for _, line := range append(lines, stock.Line{SKU: r.refusal.SKU}) {\n\t\trs.remember(line.SKU, r)\n\t}", "internal/order TestRefusals_SoldOut"},
+	{"a refusal is repeated after the opening", soldOut, "age = min(age, notOpen.In-clockError)", "_ = notOpen.In", "internal/order TestRefusalCache/opens_soon"},
+	{"a refusal is repeated until the opening by a clock that is rounded", soldOut, "notOpen.In-clockError", "notOpen.In", "internal/order TestRefusalCache/opens_soon"},
+	{"a refusal of 5 units refuses 1", soldOut, "line.Quantity >= r.units && ", "", "internal/order TestRefusalCache_SoldOut"},
+	{"a larger quantity replaces a smaller one", soldOut, "known.units < r.units && time.Now().Before(known.until)", "false", "internal/order TestRefusalCache_SoldOut"},
+	{"a smaller quantity is refused for ever", soldOut, "known.units < r.units && time.Now().Before(known.until)", "known.units < r.units", "internal/order TestRefusalCache_SoldOut"},
+	{"all SKUs of a refused order are sold out", soldOut, "c.remember(r.refusal.SKU, r)", "for _, line := range append(lines, stock.Line{SKU: r.refusal.SKU}) {\n\t\tc.remember(line.SKU, r)\n\t}", "internal/order TestRefusalCache_SoldOut"},
 	{"sold out instead of an unknown SKU", soldOut, "(i == 0 || r.units == 0)", "i >= 0", "internal/order TestSoldOutMemory"},
-	{"the memory begins with the answer", soldOut, "r.until = asked.Add(age)", "r.until = time.Now().Add(age)", "internal/order TestRefusals"},
+	{"the memory begins with the answer", soldOut, "r.until = asked.Add(age)", "r.until = time.Now().Add(age)", "internal/order TestRefusalCache"},
 	{"the memory begins with the request's answer", service, "s.refusals.learn(asked, r.Lines, out.Reason())", "_ = asked\n\t\t\ts.refusals.learn(time.Now(), r.Lines, out.Reason())", "internal/order TestSoldOutMemory"},
-	{"a buyer limit is remembered for all buyers", soldOut, "case errors.Is(reason, stock.ErrSoldOut):", "case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrBuyerLimit):", "internal/order TestRefusals"},
+	{"a buyer limit is remembered for all buyers", soldOut, "case errors.Is(reason, stock.ErrSoldOut):", "case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrBuyerLimit):", "internal/order TestRefusalCache"},
 	{"a key is not looked up before it is refused from memory", service, "if err := s.sellable(ctx, r.Lines); err != nil {\n\t\t\treturn s.refused(ctx, r, voids, err)", "if err := s.sellable(ctx, r.Lines); err != nil {\n\t\t\treturn Order{}, false, err", "internal/order TestSoldOutMemory"},
 	{"sold out because of an order that may not be committed", groupCommit, "reason = fmt.Errorf(\"%w: %w\", stock.ErrBusy, err)", "_ = reason", "internal/ledger TestFaults_GroupCommit"},
 	{"sold out is remembered with a gate", service, "if gate == nil { // a gate", "if true { // a gate", "internal/order TestSoldOutMemory_Gate"},

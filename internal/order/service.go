@@ -88,7 +88,7 @@ type Service struct {
 	queue      Queue // nil: the ledger records an order before it is answered
 	reconciler Reconciler
 	late       Late
-	refusals   refusals
+	refusals   refusalCache
 	metrics    *metrics
 	tracer     *tracing.Tracer
 }
