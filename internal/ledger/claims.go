@@ -13,18 +13,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// startCount makes the row, now as an administrator has set it, count its claims from now on
-// if it gets a buyer limit and had none. The units that buyers hold already must be added up
-// before the limit holds, which CountClaims does.
-func startCount(before StockRow, now *StockRow) {
-	switch {
-	case now.BuyerLimit == 0:
-		now.CountedTo = cutter.Counted{}
-	case before.BuyerLimit == 0:
-		now.CountedTo = cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}} // below all orders
-	}
-}
-
 // maxClaimStep bounds the orders, or the claims, that one transaction of CountClaims reads
 // or deletes.
 const maxClaimStep = 2000

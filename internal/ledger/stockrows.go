@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -299,9 +301,16 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 }
 
 // changeRow writes what an administrator has made of the row, which tx must have
-// locked.
+// locked. If the row gets a buyer limit and had none, it counts its claims from now on: the
+// units that buyers hold already must be added up before the limit holds, which CountClaims
+// does.
 func changeRow(ctx context.Context, tx *sqltx.Tx, before StockRow, row *StockRow) error {
-	startCount(before, row)
+	switch {
+	case row.BuyerLimit == 0:
+		row.CountedTo = cutter.Counted{}
+	case before.BuyerLimit == 0:
+		row.CountedTo = cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}} // below all orders
+	}
 	return updateRow(ctx, tx, *row)
 }
 
