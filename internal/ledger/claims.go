@@ -137,17 +137,14 @@ func (s claimStep) countOrders(ctx context.Context) error {
 
 // deleteClaims deletes claims of an earlier limit, and reports whether there were any.
 func (s claimStep) deleteClaims(ctx context.Context) (deleted bool, err error) {
-	var last string
 	sku := string(s.row.SKU)
-	err = s.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		deleted = true
-		return rows.Scan(&last)
-	}, "SELECT buyer_id FROM claims WHERE sku = ? ORDER BY buyer_id LIMIT ?", sku, s.claimsAtOnce)
-	if err != nil || !deleted {
+	buyers, err := sqltx.ReadAll(ctx, s.db, func(buyer *string) []any { return []any{buyer} },
+		"SELECT buyer_id FROM claims WHERE sku = ? ORDER BY buyer_id LIMIT ?", sku, s.claimsAtOnce)
+	if err != nil || len(buyers) == 0 {
 		return false, err
 	}
 	return true, s.change(ctx, func(ctx context.Context, tx *sqltx.Tx, _ *StockRow) error {
-		_, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ? AND buyer_id <= ?", sku, last)
+		_, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ? AND buyer_id <= ?", sku, buyers[len(buyers)-1])
 		return err
 	})
 }

@@ -233,20 +233,12 @@ func (s *SQL) Inspect(ctx context.Context, connections int) Findings {
 
 // settings reads pairs of a name and a value.
 func (s *SQL) settings(ctx context.Context, query string) (map[string]string, error) {
-	rows, err := s.pool.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
+	pairs, err := s.pairs(ctx, query)
+	values := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		values[pair[0]] = pair[1]
 	}
-	defer rows.Close()
-	values := make(map[string]string)
-	for rows.Next() {
-		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return nil, err
-		}
-		values[name] = value
-	}
-	return values, rows.Err()
+	return values, err
 }
 
 // checkConnections compares the connections that an instance opens with those that the
