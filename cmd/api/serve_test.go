@@ -230,6 +230,60 @@ func TestRedisEmptied(t *testing.T) {
 	c.checkFound(t, two.URL())
 }
 
+// TestSentinelFailover cuts the replica off from the master of a Redis Sentinel during a rush,
+// stops the master, and lets it go on after the failover. What the master alone has written
+// is lost. Each time the service must sell again by itself. Then the rest is sold: no
+// accepted order may be missing, and every unit must be sold once.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	if !testenv.Thorough() {
+		t.Log("only in a thorough run: it starts five servers. TestRedisEmptied loses the counts of one")
+		return
+	}
+	redis := testenv.OwnRedisSentinel(t)
+	args := migrated(t, []string{"--strategy", "lua", "--db", testenv.MariaDB(t), "--redis", redis.URL(), "--take-deadline", "5s"})
+	one, two := serveHere(t, args...), serveHere(t, args...)
+	const units, clients = 100_000, 4 // more units than are sold until the crowd leaves
+	setStock(t, one.URL(), "hot", units)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	c := rushUpTo(ctx, units, clients, "hot", one.URL(), two.URL())
+	sellsOn := func() { c.waitForOrders(t, c.count.Load()+50) }
+	sellsOn()
+	redis.Detach()
+	sellsOn() // the replica has nothing of these orders
+	redis.Master.Stop()
+	sellsOn()
+	redis.Master.Cont()
+	master, err := store.OpenRedis(t.Context(), redis.Master.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	testenv.Await(t, "the old master is a replica", func() bool {
+		return strings.Contains(master.Info(t.Context(), "replication").Val(), "role:slave")
+	})
+	sellsOn()
+	leave()
+	c.wait()
+	c.checkStatuses(t, http.StatusCreated, http.StatusServiceUnavailable)
+	a := waitAtRest(t, one.URL(), "hot")
+	if n := c.count.Load(); a.Sold < n || a.Sold > n+clients { // each client left one call
+		t.Errorf("%+v after %d orders", a, n)
+	}
+	c.checkFound(t, two.URL())
+
+	total := a.Sold + 100
+	setStock(t, two.URL(), "hot", int(total))
+	rest := rush(t.Context(), clients, "hot", one.URL(), two.URL())
+	rest.wait()
+	rest.checkStatuses(t, http.StatusCreated, http.StatusConflict, http.StatusServiceUnavailable)
+	if a := waitAtRest(t, one.URL(), "hot"); a.Sold != total || rest.count.Load() != 100 {
+		t.Errorf("%+v after %d more orders, want 100", a, rest.count.Load())
+	}
+	rest.checkFound(t, two.URL())
+}
+
 // TestDatabaseFails kills the database during a rush and restarts it, and stops its
 // process during the next rush. Meanwhile /readyz and all errors must be 503. After the
 // restart every accepted order must be found. SIGTERM must end a service whose database

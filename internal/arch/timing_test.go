@@ -38,10 +38,10 @@ var timed = map[string]string{
 	"internal/lock/locktest/faults.go endsWithin":    "the end of a lease, and what a Locker does not show: who waits",
 	"internal/lock/locktest/faults.go connectionCut": "a lease may have ended because the machine was busy",
 	"internal/protocol/faults_test.go seedsFrom":     "a flag says for how long",
-	"internal/protocol/storm_test.go weather":        "a storm may last longer than the one bound",
+	"internal/protocol/storm_test.go runStorm":       "a storm may last longer than the one bound",
 	"internal/protocol/storm_test.go run":            "a part of the storm",
 	"internal/protocol/storm_test.go send":           "a part of the storm",
-	"internal/protocol/storm_test.go unleash":        "a part of the storm",
+	"internal/protocol/storm_test.go injectFaults":   "a part of the storm",
 	"internal/protocol/group_test.go TestLockedRow":  "who waits for a locked row is answered all the same, when the database's wait is over",
 
 	// Timers of other processes, which a test cannot observe.

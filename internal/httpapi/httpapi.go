@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/go-playground/validator/v10"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -148,7 +149,7 @@ type api struct {
 	limits     *ratelimit.Limiter[client] // nil without a RateLimit
 	origins    http.CrossOriginProtection
 	strategies strategiesAnswer
-	binding    strictJSON
+	validator  *validator.Validate
 	requests   *requests // nil on the operators' listener
 	deadlines  deadlines // of changes
 }
@@ -162,7 +163,7 @@ func build(c Config) *api {
 		Config:     c,
 		auth:       newAuthority(c.AdminToken, c.Loopback),
 		strategies: answerStrategies(c.Strategies),
-		binding:    strictJSON{newValidator()},
+		validator:  newValidator(),
 		deadlines:  deadlines{timeout: c.RequestTimeout},
 	}
 	if c.RateLimit > 0 {

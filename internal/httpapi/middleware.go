@@ -130,5 +130,5 @@ func (a *api) writeContext(c *gin.Context) context.Context {
 
 // withID returns ctx with the ID of the request.
 func (a *api) withID(c *gin.Context, ctx context.Context) context.Context {
-	return withRequestID(ctx, c.Writer.Header()[requestIDHeader][0])
+	return &identified{ctx, c.Writer.Header()[requestIDHeader][0]}
 }

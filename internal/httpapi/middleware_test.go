@@ -82,7 +82,7 @@ func TestLogHandler(t *testing.T) {
 	log := new(logBuffer)
 	text := slog.NewTextHandler(log, nil)
 	l := slog.New(LogHandler(LogHandler(text))).With("part", "x")
-	ctx := withRequestID(context.Background(), "req-9")
+	ctx := &identified{context.Background(), "req-9"}
 	l.InfoContext(ctx, "inside")
 	l.InfoContext(context.WithoutCancel(ctx), "detached")
 	l.Info("outside")

@@ -56,8 +56,6 @@ func (c *identified) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-func withRequestID(ctx context.Context, id string) context.Context { return &identified{ctx, id} }
-
 // RequestID returns the ID of the request that ctx belongs to, or "".
 func RequestID(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)

@@ -13,18 +13,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// startCount makes the row, now as an administrator has set it, count its claims from now on
-// if it gets a buyer limit and had none. The units that buyers hold already must be added up
-// before the limit holds, which CountClaims does.
-func startCount(before StockRow, now *StockRow) {
-	switch {
-	case now.BuyerLimit == 0:
-		now.CountedTo = cutter.Counted{}
-	case before.BuyerLimit == 0:
-		now.CountedTo = cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}} // below all orders
-	}
-}
-
 // maxClaimStep bounds the orders, or the claims, that one transaction of CountClaims reads
 // or deletes.
 const maxClaimStep = 2000
@@ -149,17 +137,14 @@ func (s claimStep) countOrders(ctx context.Context) error {
 
 // deleteClaims deletes claims of an earlier limit, and reports whether there were any.
 func (s claimStep) deleteClaims(ctx context.Context) (deleted bool, err error) {
-	var last string
 	sku := string(s.row.SKU)
-	err = s.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		deleted = true
-		return rows.Scan(&last)
-	}, "SELECT buyer_id FROM claims WHERE sku = ? ORDER BY buyer_id LIMIT ?", sku, s.claimsAtOnce)
-	if err != nil || !deleted {
+	buyers, err := sqltx.ReadAll(ctx, s.db, func(buyer *string) []any { return []any{buyer} },
+		"SELECT buyer_id FROM claims WHERE sku = ? ORDER BY buyer_id LIMIT ?", sku, s.claimsAtOnce)
+	if err != nil || len(buyers) == 0 {
 		return false, err
 	}
 	return true, s.change(ctx, func(ctx context.Context, tx *sqltx.Tx, _ *StockRow) error {
-		_, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ? AND buyer_id <= ?", sku, last)
+		_, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ? AND buyer_id <= ?", sku, buyers[len(buyers)-1])
 		return err
 	})
 }

@@ -31,7 +31,7 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 			return err
 		}
 		raised = slices.DeleteFunc(rows, func(row StockRow) bool { return row.Epoch != epochs[row.SKU] })
-		collected, busy, err := cutter.CollectFree(ctx, tx, skusOfRows(raised))
+		collected, busy, err := cutter.CollectFree(ctx, tx, SKUsOf(raised))
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 			row.Epoch, row.Changes = epoch, 0
 			row.Version++
 		}
-		among := skusOfRows(raised)
+		among := SKUsOf(raised)
 		if _, err := tx.Exec(ctx, "UPDATE stock SET epoch = ?, version = version + 1, changes = 0 WHERE sku IN ?", epoch, among); err != nil {
 			return err
 		}
@@ -65,7 +65,8 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 	return raised, nil
 }
 
-func skusOfRows(rows []StockRow) []stock.SKU {
+// SKUsOf returns the SKUs of the rows, in their order.
+func SKUsOf(rows []StockRow) []stock.SKU {
 	skus := make([]stock.SKU, len(rows))
 	for i, row := range rows {
 		skus[i] = row.SKU

@@ -242,13 +242,8 @@ func (l *Ledger) due(ctx context.Context, after duePosition, limit int) (due []d
 		query += " AND expires_at >= ? AND (expires_at > ? OR id > ?)"
 		args = append(args, after.at, after.at, l.db.Dialect().UUID(after.id))
 	}
-	err = l.db.QueryEach(ctx, func(row *sql.Rows) error {
-		var p duePosition
-		err := row.Scan(&p.id, &p.at)
-		due = append(due, p)
-		return err
-	}, query+" ORDER BY expires_at, id LIMIT ?", append(args, limit)...)
-	return due, err
+	return sqltx.ReadAll(ctx, l.db, func(p *duePosition) []any { return []any{&p.id, &p.at} },
+		query+" ORDER BY expires_at, id LIMIT ?", append(args, limit)...)
 }
 
 // expireOrders makes of those orders that are due what order.Expiry says and writes their

@@ -32,7 +32,7 @@ func (l *Ledger) Use(g stock.Generation) { l.generation.Store(int64(g)) }
 // Owner reads the owner of the stock.
 func (l *Ledger) Owner(ctx context.Context) (Owner, error) { return readOwner(ctx, l.db) }
 
-func readOwner(ctx context.Context, db rowReader) (o Owner, err error) {
+func readOwner(ctx context.Context, db sqltx.Reader) (o Owner, err error) {
 	err = db.QueryRow(ctx, []any{&o.Generation, &o.Layout, &o.Queues, &o.Beat}, "SELECT generation, layout, queues, beat FROM ledger")
 	if err != nil {
 		return o, fmt.Errorf("reading the ledger's generation: %w", err)

@@ -67,12 +67,8 @@ func (l *Ledger) claimJob(ctx context.Context, name, holder string) (Job, error)
 
 // Jobs reads the jobs that are held, sorted by name.
 func (l *Ledger) Jobs(ctx context.Context) (held []Job, err error) {
-	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var j Job
-		err := rows.Scan(&j.Name, &j.Holder, &j.Token)
-		held = append(held, j)
-		return err
-	}, "SELECT name, holder, token FROM jobs WHERE held_until > "+l.db.Dialect().Now()+" ORDER BY name")
+	held, err = sqltx.ReadAll(ctx, l.db, func(j *Job) []any { return []any{&j.Name, &j.Holder, &j.Token} },
+		"SELECT name, holder, token FROM jobs WHERE held_until > "+l.db.Dialect().Now()+" ORDER BY name")
 	if err != nil {
 		return nil, fmt.Errorf("reading the jobs: %w", err)
 	}

@@ -153,13 +153,5 @@ func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func
 	}()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	tx, err := l.db.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	if err := do(ctx, tx); err != nil {
-		tx.Rollback()
-		return err
-	}
-	return tx.Commit()
+	return l.db.Transact(ctx, func(tx *sqltx.Tx) error { return do(ctx, tx) })
 }

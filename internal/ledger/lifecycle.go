@@ -239,13 +239,8 @@ func (l *Ledger) bar(ctx context.Context, id uuid.UUID) error {
 // History reads the first changes of an order, up to the given version of it, in
 // their order. The first status is not a change.
 func (l *Ledger) History(ctx context.Context, id uuid.UUID, version int64) (steps []order.Step, err error) {
-	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var s order.Step
-		err := rows.Scan(&s.Status, &s.At)
-		s.At = s.At.UTC()
-		steps = append(steps, s)
-		return err
-	}, "SELECT status, at FROM order_history WHERE order_id = ? AND version <= ? ORDER BY version", l.db.Dialect().UUID(id), version)
+	steps, err = sqltx.ReadAll(ctx, l.db, func(s *order.Step) []any { return []any{&s.Status, (*sqltx.Time)(&s.At)} },
+		"SELECT status, at FROM order_history WHERE order_id = ? AND version <= ? ORDER BY version", l.db.Dialect().UUID(id), version)
 	if err != nil {
 		return nil, fmt.Errorf("reading the history of order %s: %w", id, err)
 	}
@@ -264,13 +259,7 @@ func (l *Ledger) Orders(ctx context.Context, f order.Filter) ([]order.Order, err
 	if f.Status != "" {
 		query, args = query+" AND status = ?", append(args, string(f.Status))
 	}
-	var ids []uuid.UUID
-	err := l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var id uuid.UUID
-		err := rows.Scan(&id)
-		ids = append(ids, id)
-		return err
-	}, query+" ORDER BY id LIMIT ?", append(args, f.Limit)...)
+	ids, err := sqltx.ReadAll(ctx, l.db, func(id *uuid.UUID) []any { return []any{id} }, query+" ORDER BY id LIMIT ?", append(args, f.Limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("listing orders: %w", err)
 	}

@@ -51,23 +51,17 @@ func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UU
 	found := make(map[uuid.UUID]*order.Order)
 	err := db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
-			o               order.Order
-			expires, queued *time.Time
-			payment, sku    sql.NullString
-			quantity        sql.NullInt64
+			o            order.Order
+			payment, sku sql.NullString
+			quantity     sql.NullInt64
 		)
-		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, &o.CreatedAt, &expires, &queued, &o.Version, &payment, &o.Restocked, &sku, &quantity)
+		err := rows.Scan(&o.ID, &o.TakeID, &o.Buyer, &o.Status, &o.Strategy, (*sqltx.Time)(&o.CreatedAt), (*sqltx.Time)(&o.ExpiresAt), (*sqltx.Time)(&o.QueuedUntil),
+			&o.Version, &payment, &o.Restocked, &sku, &quantity)
 		if err != nil {
 			return err
 		}
 		if found[o.ID] == nil {
-			o.CreatedAt, o.PaymentID = o.CreatedAt.UTC(), payment.String
-			if expires != nil {
-				o.ExpiresAt = expires.UTC()
-			}
-			if queued != nil {
-				o.QueuedUntil = queued.UTC()
-			}
+			o.PaymentID = payment.String
 			found[o.ID] = &o
 		}
 		if sku.Valid { // otherwise the order has no lines

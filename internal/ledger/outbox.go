@@ -3,7 +3,6 @@ package ledger
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 
@@ -35,12 +34,8 @@ func (l *Ledger) Changes(ctx context.Context, sku stock.SKU, after stock.Change)
 		query += " AND sku = ?"
 		args = append(args, string(sku))
 	}
-	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var c stock.Change
-		err := rows.Scan(&c.SKU, &c.Epoch, &c.Number, &c.Delta)
-		changes = append(changes, c)
-		return err
-	}, query+" ORDER BY sku, epoch, number LIMIT ?", append(args, pageSize)...)
+	fields := func(c *stock.Change) []any { return []any{&c.SKU, &c.Epoch, &c.Number, &c.Delta} }
+	changes, err = sqltx.ReadAll(ctx, l.db, fields, query+" ORDER BY sku, epoch, number LIMIT ?", append(args, pageSize)...)
 	if err != nil {
 		return nil, false, fmt.Errorf("reading the outbox: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 const paymentColumns = "id, order_id, status, created_at, changed_at"
 
 func paymentFields(p *order.Payment) []any {
-	return []any{&p.ID, &p.OrderID, &p.Status, &p.CreatedAt, &p.ChangedAt}
+	return []any{&p.ID, &p.OrderID, &p.Status, (*sqltx.Time)(&p.CreatedAt), (*sqltx.Time)(&p.ChangedAt)}
 }
 
 // Payment reads one payment. order.ErrUnknownPayment: there is none.
@@ -22,7 +22,7 @@ func (l *Ledger) Payment(ctx context.Context, id string) (order.Payment, error) 
 	return readPayment(ctx, l.db, id)
 }
 
-func readPayment(ctx context.Context, db rowReader, id string) (p order.Payment, err error) {
+func readPayment(ctx context.Context, db sqltx.Reader, id string) (p order.Payment, err error) {
 	err = db.QueryRow(ctx, paymentFields(&p), "SELECT "+paymentColumns+" FROM payments WHERE id = ?", id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, order.ErrUnknownPayment
@@ -30,12 +30,7 @@ func readPayment(ctx context.Context, db rowReader, id string) (p order.Payment,
 	if err != nil {
 		return p, fmt.Errorf("reading payment %s: %w", id, err)
 	}
-	return inUTC(p), nil
-}
-
-func inUTC(p order.Payment) order.Payment {
-	p.CreatedAt, p.ChangedAt = p.CreatedAt.UTC(), p.ChangedAt.UTC()
-	return p
+	return p, nil
 }
 
 // Payments reads the payments that the filter selects, sorted by ID, and returns once they
@@ -45,12 +40,7 @@ func (l *Ledger) Payments(ctx context.Context, f order.PaymentFilter) (page []or
 	if f.Status != "" {
 		query, args = query+" AND status = ?", append(args, string(f.Status))
 	}
-	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var p order.Payment
-		err := rows.Scan(paymentFields(&p)...)
-		page = append(page, inUTC(p))
-		return err
-	}, query+" ORDER BY id LIMIT ?", append(args, f.Limit)...)
+	page, err = sqltx.ReadAll(ctx, l.db, paymentFields, query+" ORDER BY id LIMIT ?", append(args, f.Limit)...)
 	if err == nil && len(page) > 0 {
 		err = l.db.Confirm(ctx)
 	}

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strings"
 	"time"
@@ -61,12 +60,8 @@ func (l *Ledger) counts(ctx context.Context, held, join string, skus []stock.SKU
 		args = append(args, skus)
 	}
 	integer := func(expression string) string { return "CAST(" + expression + " AS " + l.db.Dialect().BigInt() + ")" }
-	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var c Count
-		err := rows.Scan(append(c.columns(), &c.Undelivered, &c.Held)...)
-		counts = append(counts, c)
-		return err
-	}, "SELECT "+columnsWithParts(l.db.Dialect())+", "+
+	fields := func(c *Count) []any { return append(c.columns(), &c.Undelivered, &c.Held) }
+	counts, err = sqltx.ReadAll(ctx, l.db, fields, "SELECT "+columnsWithParts(l.db.Dialect())+", "+
 		integer("COALESCE(undelivered.units, 0)")+", "+integer(held)+` FROM stock
 		LEFT JOIN (SELECT sku, epoch, SUM(delta) AS units FROM outbox WHERE sku IN ? GROUP BY sku, epoch) undelivered
 			ON undelivered.sku = stock.sku AND undelivered.epoch = stock.epoch`+join+`
@@ -92,12 +87,8 @@ func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (
 	if len(skus) == 0 {
 		return nil, nil
 	}
-	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var c Claim
-		err := rows.Scan(&c.SKU, &c.Buyer, &c.Claimed, &c.Held)
-		claims = append(claims, c)
-		return err
-	}, strings.ReplaceAll(`SELECT counted.sku, counted.buyer_id, CAST(SUM(counted.claimed) AS INTEGER), CAST(SUM(counted.held) AS INTEGER)
+	fields := func(c *Claim) []any { return []any{&c.SKU, &c.Buyer, &c.Claimed, &c.Held} }
+	claims, err = sqltx.ReadAll(ctx, l.db, fields, strings.ReplaceAll(`SELECT counted.sku, counted.buyer_id, CAST(SUM(counted.claimed) AS INTEGER), CAST(SUM(counted.held) AS INTEGER)
 		FROM (
 			SELECT sku, buyer_id, units AS claimed, 0 AS held FROM claims WHERE sku IN ?
 			UNION ALL
@@ -155,7 +146,7 @@ func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error 
 }
 
 // heldUnits adds up the units of the SKU in the orders that hold them.
-func heldUnits(ctx context.Context, db rowReader, sku stock.SKU) (units int64, err error) {
+func heldUnits(ctx context.Context, db sqltx.Reader, sku stock.SKU) (units int64, err error) {
 	err = db.QueryRow(ctx, []any{&units},
 		"SELECT COALESCE(SUM(order_lines.quantity), 0) FROM "+heldLines+" WHERE order_lines.sku = ?", string(sku))
 	return units, err

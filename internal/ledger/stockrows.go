@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -81,12 +83,6 @@ func (r *StockRow) columns() []any {
 	}
 }
 
-// rowReader is a database or a transaction.
-type rowReader interface {
-	Dialect() sqltx.Dialect
-	QueryRow(ctx context.Context, dest []any, sql string, args ...any) error
-}
-
 // Row reads one stock row. stock.ErrUnknownSKU (as *stock.Refusal): there is none.
 func (l *Ledger) Row(ctx context.Context, sku stock.SKU) (StockRow, error) {
 	return readRow(ctx, l.db, sku, columnsWithParts(l.db.Dialect()), "")
@@ -109,7 +105,7 @@ func lockWhole(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) (StockRow, erro
 	return row, err
 }
 
-func readRow(ctx context.Context, db rowReader, sku stock.SKU, columns, rowLock string) (row StockRow, err error) {
+func readRow(ctx context.Context, db sqltx.Reader, sku stock.SKU, columns, rowLock string) (row StockRow, err error) {
 	err = db.QueryRow(ctx, row.columns(), "SELECT "+columns+" FROM stock WHERE sku = ?"+rowLock, string(sku))
 	if errors.Is(err, sql.ErrNoRows) {
 		return row, stock.Refuse(sku, stock.ErrUnknownSKU)
@@ -122,12 +118,8 @@ func readRow(ctx context.Context, db rowReader, sku stock.SKU, columns, rowLock 
 
 // Rows reads up to limit stock rows whose SKUs follow after, sorted by SKU.
 func (l *Ledger) Rows(ctx context.Context, after stock.SKU, limit int) (page []StockRow, err error) {
-	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var row StockRow
-		err := rows.Scan(row.columns()...)
-		page = append(page, row)
-		return err
-	}, "SELECT "+columnsWithParts(l.db.Dialect())+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
+	page, err = sqltx.ReadAll(ctx, l.db, (*StockRow).columns,
+		"SELECT "+columnsWithParts(l.db.Dialect())+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
@@ -140,11 +132,6 @@ func (l *Ledger) RowsOf(ctx context.Context, skus []stock.SKU) ([]StockRow, erro
 	return readRows(ctx, l.db, skus, columnsWithParts(l.db.Dialect()), "")
 }
 
-// rowsReader is a database or a transaction.
-type rowsReader interface {
-	QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error
-}
-
 // readRows reads the columns of the SKUs' stock rows, in SKU order. rowLock is empty,
 // Dialect.RowLock, or Tx.SkipLocked, which leaves out the rows that other transactions hold
 // locked.
@@ -153,13 +140,8 @@ type rowsReader interface {
 // INSERT that meets a duplicate waits for the order row while its group holds stock rows. The
 // available of stockColumns is without the units in parts, which a transaction that locks
 // them must leave alone: it may only add units.
-func readRows(ctx context.Context, db rowsReader, skus []stock.SKU, columns, rowLock string) (rows []StockRow, err error) {
-	err = db.QueryEach(ctx, func(found *sql.Rows) error {
-		var row StockRow
-		err := found.Scan(row.columns()...)
-		rows = append(rows, row)
-		return err
-	}, "SELECT "+columns+" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
+func readRows(ctx context.Context, db sqltx.Reader, skus []stock.SKU, columns, rowLock string) (rows []StockRow, err error) {
+	rows, err = sqltx.ReadAll(ctx, db, (*StockRow).columns, "SELECT "+columns+" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
 	if err != nil {
 		return nil, fmt.Errorf("reading stock rows: %w", err)
 	}
@@ -299,9 +281,16 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 }
 
 // changeRow writes what an administrator has made of the row, which tx must have
-// locked.
+// locked. If the row gets a buyer limit and had none, it counts its claims from now on: the
+// units that buyers hold already must be added up before the limit holds, which CountClaims
+// does.
 func changeRow(ctx context.Context, tx *sqltx.Tx, before StockRow, row *StockRow) error {
-	startCount(before, row)
+	switch {
+	case row.BuyerLimit == 0:
+		row.CountedTo = cutter.Counted{}
+	case before.BuyerLimit == 0:
+		row.CountedTo = cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}} // below all orders
+	}
 	return updateRow(ctx, tx, *row)
 }
 

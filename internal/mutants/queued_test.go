@@ -13,7 +13,7 @@ const (
 	leaveLua  = "internal/stock/gate/leave.lua"
 	lostPlace = "internal/stock/gate/redeliver.lua"
 	plainList = "internal/stock/gate/journal.go"
-	refusals  = "internal/ledger/refusal.go"
+	recording = "internal/ledger/recordrefusal.go"
 	flightLua = "internal/stock/gate/inflight.lua"
 )
 
@@ -51,10 +51,10 @@ var queued = []mutant{
 	{"a slow revival is answered busy", changes, "case sqltx.IsDuplicate(err): // in", "case false: // in", "internal/ledger TestRevive_Barred/SQLite"},
 	{"an order whose content the database refuses is tried for ever", consumer, "errors.Is(reason, ledger.ErrRejected) || ", "", "internal/async TestRejectedOrder/InProcess"},
 	{"a consumer leaves its orders undelivered", leaveLua, "of.pending == 0 and ", "", "internal/stock/gate TestLeave/Redis"},
-	{"a void order in between ends a refused order", refusals, "case ok && row.Status != order.Void:", "case ok:", "internal/ledger TestRecordRefusal_VoidMeanwhile/PostgreSQL"},
-	{"a void order is taken for the row of a refused order", refusals, "case ok && row.Status != order.Void:", "case ok:", "internal/protocol TestRefusalMeetsAVoidOrder/SQLite"},
+	{"a void order in between ends a refused order", recording, "case ok && row.Status != order.Void:", "case ok:", "internal/ledger TestRecordRefusal_VoidMeanwhile/PostgreSQL"},
+	{"a void order is taken for the row of a refused order", recording, "case ok && row.Status != order.Void:", "case ok:", "internal/protocol TestRefusalMeetsAVoidOrder/SQLite"},
 	{"a take that another consumer committed is given back", consumer, "case down.Committed(): // another consumer was faster", "case false:", "internal/async TestCommittedByAnother/InProcess"},
-	{"a committed take counts as turned down", refusals, "case ok && row.Holds(t.TakeID):", "case false:", "internal/ledger TestRecordRefusal/SQLite"},
+	{"a committed take counts as turned down", recording, "case ok && row.Holds(t.TakeID):", "case false:", "internal/ledger TestRecordRefusal/SQLite"},
 	{"a dead consumer's orders behind many others are not claimed", plainList, "found, start = append(found, page...), next", "found, _ = append(found, page...), next", "internal/stock/gate TestClaimPages/Redis"},
 	{"a consumer works on any number of orders", inHand, "room := maxInHand - len(h.orders)", "room := maxInHand", "internal/async TestFullHand"},
 	{"a consumer that is full does not go on", inHand, "case h.freed <- struct{}{}:\n\tdefault:", "default:", "internal/async TestFullHand"},

@@ -3,6 +3,7 @@ package order
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"time"
 
@@ -42,20 +43,20 @@ func orderID(ledgerID uuid.UUID, r Request, voids int) uuid.UUID {
 // order may have been refused. Their IDs cannot be used again.
 func movesKeyOn(o *Order) bool { return o.Status == Void || o.Status == TurnedDown }
 
-// replay returns the answer to a request whose key already belongs to the order
-// found. It repeats the first answer, even if the order's status has changed since:
-// an order that was queued at first is answered as queued. ErrKeyReused: the lines
-// differ.
-func replay(r Request, found *Order) (Order, error) {
-	if !slices.EqualFunc(r.Lines, found.Lines, sameLine) {
-		return Order{}, ErrKeyReused
+// replay answers a request whose key already belongs to the order found. It repeats
+// the first answer, even if the order's status has changed since: an order that was
+// queued at first is answered as queued. ErrKeyReused: the lines differ.
+func replay(r Request, found *Order) (first Order, replayed bool, err error) {
+	switch {
+	case r.Key == "": // an ID collision, which no client can cause
+		return Order{}, false, fmt.Errorf("%w: order %s exists", stock.ErrUnavailable, found.ID)
+	case !slices.Equal(r.Lines, found.Lines):
+		return Order{}, false, ErrKeyReused
 	}
-	first := *found
+	first = *found
 	first.Status, first.PaymentID = Pending, ""
 	if found.Status == Queued || !found.QueuedUntil.IsZero() {
 		first.Status, first.ExpiresAt = Queued, time.Time{}
 	}
-	return first, nil
+	return first, true, nil
 }
-
-func sameLine(a, b stock.Line) bool { return a == b }

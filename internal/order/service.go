@@ -88,7 +88,7 @@ type Service struct {
 	queue      Queue // nil: the ledger records an order before it is answered
 	reconciler Reconciler
 	late       Late
-	refusals   refusals
+	refusals   refusalCache
 	metrics    *metrics
 	tracer     *tracing.Tracer
 }
@@ -164,13 +164,13 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 			live, next, err := s.findKeyed(ctx, r, voids+1)
 			switch {
 			case err == nil:
-				return s.replay(r, live)
+				return replay(r, live)
 			case !errors.Is(err, ErrUnknownOrder):
 				return Order{}, false, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 			}
 			voids, last = next, errVoided
 		case exists:
-			return s.replay(r, found)
+			return replay(r, found)
 		case out.Refused() && stock.Reconcilable(out.Reason()):
 			if err := s.mend(ctx, out.Reason(), d); err != nil {
 				return s.refused(ctx, r, voids, err)
@@ -214,12 +214,9 @@ func (s *Service) placeOnce(ctx context.Context, d stock.Deduction, keyed bool) 
 	return s.queue.Accept(ctx, take, keyed)
 }
 
-// recordFunc records the order of a take.
-type recordFunc = func(ctx context.Context, t stock.Take) (Order, Outcome)
-
 // takeAndRecord takes the units at the gate and records the take, once. Whatever the
 // outcome, the take is settled, given back, or left to recovery.
-func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record recordFunc) (Order, Outcome) {
+func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record func(context.Context, stock.Take) (Order, Outcome)) (Order, Outcome) {
 	take := stock.Take{Deduction: d}
 	if s.gate != nil {
 		taken, err := s.take(ctx, s.gate, d)
@@ -287,7 +284,7 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 		found, _, err := s.findKeyed(ctx, r, voids)
 		switch {
 		case err == nil:
-			return s.replay(r, found)
+			return replay(r, found)
 		case !errors.Is(err, ErrUnknownOrder):
 			return Order{}, false, fmt.Errorf("%w: %w", stock.ErrUnavailable, errors.Join(reason, err))
 		}
@@ -391,15 +388,6 @@ func (s *Service) StockChanged(skus ...stock.SKU) {
 	for _, sku := range skus {
 		s.refusals.forget(sku)
 	}
-}
-
-// replay answers a request whose order exists already.
-func (s *Service) replay(r Request, found *Order) (Order, bool, error) {
-	if r.Key == "" { // an ID collision, which no client can cause
-		return Order{}, false, fmt.Errorf("%w: order %s exists", stock.ErrUnavailable, found.ID)
-	}
-	first, err := replay(r, found)
-	return first, err == nil, err
 }
 
 // Order returns an order with its history. It returns void orders, too.

@@ -98,7 +98,7 @@ func (e evidence) checkAccepted() error {
 			errs = append(errs, fmt.Errorf("accepted, but %s in the ledger: order %s of %s", e.records[i].status, a.order.ID, a.Buyer))
 		case e.records[i].buyer != a.Buyer || a.order.Buyer != a.Buyer:
 			errs = append(errs, fmt.Errorf("order %s of %s has the buyer %s in its answer and %s in the ledger", a.order.ID, a.Buyer, a.order.Buyer, e.records[i].buyer))
-		case !sameLines(e.records[i].lines, a.Lines) || !sameLines(a.order.Lines, a.Lines):
+		case !slices.Equal(e.records[i].lines, a.Lines) || !slices.Equal(a.order.Lines, a.Lines):
 			errs = append(errs, fmt.Errorf("order %s of %s asked for %v, has %v in its answer and %v in the ledger", a.order.ID, a.Buyer, a.Lines, a.order.Lines, e.records[i].lines))
 		}
 		if before, ok := first[a.Buyer]; ok && before != a.order.ID {

@@ -29,7 +29,7 @@ func TestPlace(t *testing.T) {
 		if i.consumer != nil {
 			first = order.Queued
 		}
-		if o.Status != first || o.Buyer != "buyer-1" || o.Strategy != i.strategy || !sameLines(o.Lines, want) {
+		if o.Status != first || o.Buyer != "buyer-1" || o.Strategy != i.strategy || !slices.Equal(o.Lines, want) {
 			t.Errorf("placed %+v", o)
 		}
 		if o.CreatedAt.Location() != time.UTC || o.CreatedAt.Nanosecond()%1000 != 0 {

@@ -3,6 +3,7 @@ package protocol
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -241,7 +242,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			states := make(map[order.Status]int)
 			for _, o := range queued {
 				found, err := plain.Order(t.Context(), o.ID)
-				if err != nil || !sameLines(found.Lines, o.Lines) {
+				if err != nil || !slices.Equal(found.Lines, o.Lines) {
 					t.Fatalf("%+v, %v", found, err)
 				}
 				states[found.Status]++
@@ -298,7 +299,7 @@ func TestQueuedOrderIsVoid(t *testing.T) {
 		}
 		drain(t, i.instance)
 		wantStatus(t, i.instance, o.ID, order.TurnedDown)
-		if found, err := i.Order(t.Context(), o.ID); err != nil || !sameLines(found.Lines, o.Lines) || len(found.History) != 2 {
+		if found, err := i.Order(t.Context(), o.ID); err != nil || !slices.Equal(found.Lines, o.Lines) || len(found.History) != 2 {
 			t.Errorf("the order is %+v, %v", found, err)
 		}
 		if next := mustQueue(t, i.instance, keyed); next.ID == o.ID {

@@ -608,11 +608,5 @@ func newSKU(name string) stock.SKU { return stock.SKU(name + "." + uuid.NewStrin
 // sameOrder reports whether the orders are equal.
 func sameOrder(a, b order.Order) bool {
 	return a.ID == b.ID && a.Buyer == b.Buyer && a.Status == b.Status && a.Strategy == b.Strategy &&
-		a.CreatedAt.Equal(b.CreatedAt) && a.ExpiresAt.Equal(b.ExpiresAt) && sameLines(a.Lines, b.Lines)
-}
-
-// sameLines compares SKUs and quantities. A placed line also has its epoch, and a line
-// that was read does not.
-func sameLines(a, b []stock.Line) bool {
-	return slices.EqualFunc(a, b, func(x, y stock.Line) bool { return x.SKU == y.SKU && x.Quantity == y.Quantity })
+		a.CreatedAt.Equal(b.CreatedAt) && a.ExpiresAt.Equal(b.ExpiresAt) && slices.Equal(a.Lines, b.Lines)
 }

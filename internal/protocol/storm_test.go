@@ -53,7 +53,7 @@ func TestStorm(t *testing.T) {
 			t.Parallel()
 			runAll(t, d, stormRigs, storms(d.Name), func(r *rig, seed uint64) error {
 				start := time.Now()
-				err := r.weather(t.Context(), newStorm(d.Name, seed, faultRuns.Add(1)))
+				err := r.runStorm(t.Context(), newStorm(d.Name, seed, faultRuns.Add(1)))
 				if testing.Verbose() {
 					t.Logf("%v: seed %d", time.Since(start).Round(time.Millisecond), seed)
 				}
@@ -86,18 +86,18 @@ const (
 	maxFaultyStarts = 4
 )
 
-// weather runs a storm, and returns an error if a promise is broken or the storm does not
+// runStorm runs a storm, and returns an error if a promise is broken or the storm does not
 // end.
-func (r *rig) weather(ctx context.Context, s storm) error {
+func (r *rig) runStorm(ctx context.Context, plan storm) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r.logged.Take()
-	g := &gale{rig: r, storm: s, begun: time.Now(), scenario: newEmptyScenario(s.skus)}
+	s := &stormRun{rig: r, storm: plan, begun: time.Now(), scenario: newEmptyScenario(plan.skus)}
 	ended := make(chan error, 1)
-	go func() { ended <- g.run(ctx) }()
+	go func() { ended <- s.run(ctx) }()
 	select {
 	case err := <-ended:
-		return g.report(err)
+		return s.report(err)
 	case <-time.After(maxStorm):
 	}
 	var stacks bytes.Buffer
@@ -111,17 +111,17 @@ func (r *rig) weather(ctx context.Context, s storm) error {
 		stuck = errors.Join(err, stuck)
 	case <-time.After(maxSettle): // left behind: the test has failed
 	}
-	return g.report(stuck)
+	return s.report(stuck)
 }
 
-// gale is a storm that is under way.
-type gale struct {
+// stormRun is a storm that is under way.
+type stormRun struct {
 	*rig
 	storm     storm
 	scenario  *scenario
 	instances []*instance
 	loops     sync.WaitGroup // of the instances
-	clients   sync.WaitGroup // and those who do mischief
+	clients   sync.WaitGroup // and the faults of the waves
 
 	mu    sync.Mutex
 	begun time.Time
@@ -129,75 +129,75 @@ type gale struct {
 }
 
 // note writes to the log.
-func (g *gale) note(format string, args ...any) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.log = append(g.log, fmt.Sprintf("%5d ms: ", time.Since(g.begun).Milliseconds())+fmt.Sprintf(format, args...))
+func (s *stormRun) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log = append(s.log, fmt.Sprintf("%5d ms: ", time.Since(s.begun).Milliseconds())+fmt.Sprintf(format, args...))
 }
 
 // report adds to the error what is known of the storm.
-func (g *gale) report(err error) error {
+func (s *stormRun) report(err error) error {
 	if err == nil {
 		return nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return fmt.Errorf("%w\n%v\n%s\nlog:\n%s", err, g.storm, strings.Join(g.log, "\n"), g.logged.Take())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Errorf("%w\n%v\n%s\nlog:\n%s", err, s.storm, strings.Join(s.log, "\n"), s.logged.Take())
 }
 
 // run runs the storm, and judges what was answered.
-func (g *gale) run(ctx context.Context) (broken error) {
+func (s *stormRun) run(ctx context.Context) (broken error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
-		g.endFaults()
+		s.endFaults()
 		cancel()
-		g.clients.Wait()
-		g.loops.Wait()
-		for _, i := range g.instances {
+		s.clients.Wait()
+		s.loops.Wait()
+		for _, i := range s.instances {
 			i.Close()
 		}
 		if broken == nil {
-			broken = g.cleanUp()
+			broken = s.cleanUp()
 		}
 	}()
-	for n, w := range g.storm.waves {
+	for n, w := range s.storm.waves {
 		for _, l := range w.launches {
-			if err := g.launch(ctx, l); err != nil {
+			if err := s.launch(ctx, l); err != nil {
 				return err
 			}
 		}
 		if n == 0 {
-			if err := g.openSale(ctx); err != nil {
+			if err := s.openSale(ctx); err != nil {
 				return err
 			}
 		}
-		g.send(ctx, w)
-		g.unleash(ctx, w)
+		s.send(ctx, w)
+		s.injectFaults(ctx, w)
 		time.Sleep(w.pause) // a part of the storm: nothing is waited for
 	}
-	g.clients.Wait()
-	g.endFaults()
-	return g.judge(ctx)
+	s.clients.Wait()
+	s.endFaults()
+	return s.judge(ctx)
 }
 
 // openSale adds the stock, and lets the faults begin.
-func (g *gale) openSale(ctx context.Context) error {
-	if err := g.scenario.addStock(ctx, g.instances[0]); err != nil {
+func (s *stormRun) openSale(ctx context.Context) error {
+	if err := s.scenario.addStock(ctx, s.instances[0]); err != nil {
 		return err
 	}
-	if err := g.gather(ctx, g.instances[0], g.scenario, &evidence{}); err != nil {
+	if err := s.gather(ctx, s.instances[0], s.scenario, &evidence{}); err != nil {
 		return err
 	}
-	g.sqlFault.Arm(g.storm.sql...)
-	g.hook.Arm(g.storm.redis...)
+	s.sqlFault.Arm(s.storm.sql...)
+	s.hook.Arm(s.storm.redis...)
 	return nil
 }
 
 // endFaults ends the faults, and notes what was injected.
-func (g *gale) endFaults() {
-	for store, disarm := range map[string]func() (int, []string){"SQL": g.sqlFault.Disarm, "Redis": g.hook.Disarm} {
+func (s *stormRun) endFaults() {
+	for store, disarm := range map[string]func() (int, []string){"SQL": s.sqlFault.Disarm, "Redis": s.hook.Disarm} {
 		if _, injected := disarm(); len(injected) > 0 {
-			g.note("end of the faults of %s:\n\t%s", store, strings.Join(injected, "\n\t"))
+			s.note("end of the faults of %s:\n\t%s", store, strings.Join(injected, "\n\t"))
 		}
 	}
 }
@@ -205,60 +205,60 @@ func (g *gale) endFaults() {
 // launch starts an instance, its consumer of the journal, and the loop that measures the
 // database's clock. A start may fail because of the faults, and is then tried again, as a
 // supervisor does.
-func (g *gale) launch(ctx context.Context, l launch) error {
-	set := settings{strategy: l.strategy, noGuard: g.storm.noGuard, change: g.impatient}
+func (s *stormRun) launch(ctx context.Context, l launch) error {
+	set := settings{strategy: l.strategy, noGuard: s.storm.noGuard, change: s.impatient}
 	for try := 1; ; try++ {
-		i, err := g.start(ctx, set, redislock.Options{Lease: lostUnlockLease})
+		i, err := s.start(ctx, set, redislock.Options{Lease: lostUnlockLease})
 		if err == nil {
-			g.note("started instance %d: %v", len(g.instances), l)
-			g.instances = append(g.instances, i)
+			s.note("started instance %d: %v", len(s.instances), l)
+			s.instances = append(s.instances, i)
 			if i.consumer != nil {
-				g.loops.Go(func() { i.consumer.Run(ctx) })
+				s.loops.Go(func() { i.consumer.Run(ctx) })
 			}
-			g.loops.Go(func() { i.ledger.KeepClock(ctx) })
+			s.loops.Go(func() { i.ledger.KeepClock(ctx) })
 			return nil
 		}
-		g.note("starting %v: %v", l, err)
+		s.note("starting %v: %v", l, err)
 		switch {
 		case errors.Is(err, reconcile.ErrQueuedOrders):
-			if err := g.drain(ctx); err != nil {
+			if err := s.drain(ctx); err != nil {
 				return err
 			}
 		case ctx.Err() != nil, try > 2*maxFaultyStarts:
 			return fmt.Errorf("starting %v: %w", l, err)
 		case try == maxFaultyStarts:
-			g.endFaults()
+			s.endFaults()
 		}
 	}
 }
 
 // impatient makes the consumer of an instance claim orders early.
-func (g *gale) impatient(built *assembly.Strategy) {
+func (s *stormRun) impatient(built *assembly.Strategy) {
 	if built.Journal != nil {
-		built.Journal = &impatientJournal{built.Journal, g.storm.idle}
+		built.Journal = &impatientJournal{built.Journal, s.storm.idle}
 	}
 }
 
 // drain does what an operator does before another strategy starts. It is tried again until
 // it succeeds, at first under the faults.
-func (g *gale) drain(ctx context.Context) error {
+func (s *stormRun) drain(ctx context.Context) error {
 	for try := 1; ; try++ {
-		err := g.tryDrain(ctx)
-		g.note("draining the journal: %v", err)
+		err := s.tryDrain(ctx)
+		s.note("draining the journal: %v", err)
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil, try > 2*maxFaultyStarts:
 			return fmt.Errorf("draining the journal: %w", err)
 		case try == maxFaultyStarts:
-			g.endFaults()
+			s.endFaults()
 		}
 	}
 }
 
-func (g *gale) tryDrain(ctx context.Context) error {
-	i, err := g.start(ctx, settings{strategy: queues, noGuard: g.storm.noGuard, change: func(built *assembly.Strategy) {
-		g.impatient(built)
+func (s *stormRun) tryDrain(ctx context.Context) error {
+	i, err := s.start(ctx, settings{strategy: queues, noGuard: s.storm.noGuard, change: func(built *assembly.Strategy) {
+		s.impatient(built)
 		draining(built)
 	}}, redislock.Options{Lease: lostUnlockLease})
 	if err != nil {
@@ -286,82 +286,82 @@ func (g *gale) tryDrain(ctx context.Context) error {
 }
 
 // send sends the requests of the wave.
-func (g *gale) send(ctx context.Context, w wave) {
+func (s *stormRun) send(ctx context.Context, w wave) {
 	for _, v := range w.visits {
-		i := g.instances[v.at]
-		g.clients.Go(func() {
+		i := s.instances[v.at]
+		s.clients.Go(func() {
 			time.Sleep(v.after)
 			ctx, cancel := context.WithTimeout(ctx, v.patience)
 			defer cancel()
-			g.place(ctx, i, v.at, v.Request)
+			s.place(ctx, i, v.at, v.Request)
 		})
 	}
 }
 
-// unleash does the mischief of the wave.
-func (g *gale) unleash(ctx context.Context, w wave) {
-	for _, m := range w.mischief {
-		i := g.instances[m.at]
-		g.clients.Go(func() {
-			time.Sleep(m.after)
+// injectFaults injects the faults of the wave.
+func (s *stormRun) injectFaults(ctx context.Context, w wave) {
+	for _, f := range w.faults {
+		i := s.instances[f.at]
+		s.clients.Go(func() {
+			time.Sleep(f.after)
 			ctx, cancel := context.WithTimeout(ctx, clientTimeout) // a sweep may last longer than all the rest
 			defer cancel()
-			err := m.befall(ctx, g.rig, i, g.storm.skus[0])
-			g.note("%s, instance %d: %v", m.kind, m.at, err)
+			err := f.inject(ctx, s.rig, i, s.storm.skus[0])
+			s.note("%s, instance %d: %v", f.kind, f.at, err)
 		})
 	}
 }
 
 // place places an order at an instance with this number.
-func (g *gale) place(ctx context.Context, i *instance, number int, r order.Request) reply {
-	a := g.scenario.place(ctx, i, r)
+func (s *stormRun) place(ctx context.Context, i *instance, number int, r order.Request) reply {
+	a := s.scenario.place(ctx, i, r)
 	if a.err != nil {
-		g.note("instance %d, %s %v: %v", number, r.Buyer, r.Lines, a.err)
+		s.note("instance %d, %s %v: %v", number, r.Buyer, r.Lines, a.err)
 	} else {
-		g.note("instance %d, %s %v: %s %s, replayed %v", number, r.Buyer, r.Lines, a.order.Status, a.order.ID, a.replayed)
+		s.note("instance %d, %s %v: %s %s, replayed %v", number, r.Buyer, r.Lines, a.order.Status, a.order.ID, a.replayed)
 	}
 	return a
 }
 
 // judge sweeps until all is quiet, lets every buyer with a key ask until the answer is
 // final, and checks what was answered at any time.
-func (g *gale) judge(ctx context.Context) error {
-	last := g.storm.waves[len(g.storm.waves)-1]
-	from := len(g.instances) - len(last.launches)
-	selling := g.instances[from:]
-	e := &evidence{sound: true, takenOver: true, queueLost: g.storm.losesQueue(), answers: g.scenario.answers}
-	if err := g.settle(ctx, maxCalm, selling, g.scenario, e); err != nil {
+func (s *stormRun) judge(ctx context.Context) error {
+	last := s.storm.waves[len(s.storm.waves)-1]
+	from := len(s.instances) - len(last.launches)
+	selling := s.instances[from:]
+	e := &evidence{sound: true, takenOver: true, queueLost: s.storm.losesQueue(), answers: s.scenario.answers}
+	if err := s.settle(ctx, maxCalm, selling, s.scenario, e); err != nil {
 		return err
 	}
-	g.note("the storm is over")
+	s.note("the storm is over")
 	retried := make(map[string]bool)
-	for _, v := range g.visits() {
+	for _, v := range s.visits() {
 		if v.Key == "" || retried[v.Buyer] {
 			continue
 		}
 		retried[v.Buyer] = true
 		for n, i := range selling {
-			if err := g.decide(ctx, i, from+n, v.Request); err != nil {
+			if err := s.decide(ctx, i, from+n, v.Request); err != nil {
 				return err
 			}
 		}
 	}
-	e.answers = g.scenario.answers
-	return g.settle(ctx, maxCalm, selling, g.scenario, e)
+	e.answers = s.scenario.answers
+	return s.settle(ctx, maxCalm, selling, s.scenario, e)
 }
 
 // visits returns all requests of the storm.
-func (g *gale) visits() (all []visit) {
-	for _, w := range g.storm.waves {
+func (s *stormRun) visits() (all []visit) {
+	for _, w := range s.storm.waves {
 		all = append(all, w.visits...)
 	}
 	return all
 }
 
 // decide places the buyer's order until it is accepted or sold out.
-func (g *gale) decide(ctx context.Context, i *instance, number int, r order.Request) error {
+func (s *stormRun) decide(ctx context.Context, i *instance, number int, r order.Request) error {
 	return testenv.Poll(testenv.Patience, func() error {
-		a := g.place(ctx, i, number, r)
+		a := s.place(ctx, i, number, r)
 		if a.err == nil || errors.Is(a.err, stock.ErrSoldOut) {
 			return nil
 		}

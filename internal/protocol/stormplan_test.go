@@ -25,12 +25,12 @@ type storm struct {
 	waves      []wave
 }
 
-// wave is a part of a storm. The requests and the mischief of earlier waves may still be
+// wave is a part of a storm. The requests and the faults of earlier waves may still be
 // under way.
 type wave struct {
 	launches []launch // of one strategy, one after the other
 	visits   []visit
-	mischief []mischief
+	faults   []waveFault
 	pause    time.Duration // before the next wave
 }
 
@@ -45,26 +45,26 @@ type visit struct {
 	patience time.Duration // how long the buyer waits for an answer
 }
 
-// mischief befalls the stores, or is a sweep at a bad moment.
-type mischief struct {
-	kind  mischiefKind
+// waveFault is data that Redis loses, or a sweep at a bad moment.
+type waveFault struct {
+	kind  waveFaultKind
 	at    int // the number of the instance
 	after time.Duration
 }
 
-type mischiefKind string
+type waveFaultKind string
 
 const (
-	sweeps        mischiefKind = "sweep"
-	losesCount    mischiefKind = "delete a count"
-	losesStream   mischiefKind = "delete the stream of the journal"
-	losesAllRedis mischiefKind = "empty Redis"
+	sweeps        waveFaultKind = "sweep"
+	losesCount    waveFaultKind = "delete a count"
+	losesStream   waveFaultKind = "delete the stream of the journal"
+	losesAllRedis waveFaultKind = "empty Redis"
 )
 
-// befall does the mischief.
-func (m mischief) befall(ctx context.Context, r *rig, at *instance, sku stock.SKU) error {
+// inject injects the fault.
+func (f waveFault) inject(ctx context.Context, r *rig, at *instance, sku stock.SKU) error {
 	keys := "holdfast:{" + r.ledgerID.String() + "}:"
-	switch m.kind {
+	switch f.kind {
 	case sweeps:
 		return at.Sweep(ctx)
 	case losesCount:
@@ -74,13 +74,13 @@ func (m mischief) befall(ctx context.Context, r *rig, at *instance, sku stock.SK
 	case losesAllRedis:
 		return r.deleteKeys(ctx, "holdfast:{"+r.ledgerID.String()+"*")
 	}
-	return fmt.Errorf("unknown mischief %q", m.kind)
+	return fmt.Errorf("unknown fault %q", f.kind)
 }
 
 // losesQueue reports whether queued orders may be lost for good.
 func (s storm) losesQueue() bool {
 	return slices.ContainsFunc(s.waves, func(w wave) bool {
-		return slices.ContainsFunc(w.mischief, func(m mischief) bool { return m.kind == losesAllRedis })
+		return slices.ContainsFunc(w.faults, func(f waveFault) bool { return f.kind == losesAllRedis })
 	})
 }
 
@@ -204,7 +204,7 @@ func (d *drawing) addWave(buyers int, launches ...launch) {
 		}
 	}
 	for range d.IntN(4) {
-		w.mischief = append(w.mischief, mischief{
+		w.faults = append(w.faults, waveFault{
 			kind: pick(d.Rand, sweeps, losesCount, losesStream, losesAllRedis),
 			at:   d.instanceFrom(from), after: time.Duration(d.IntN(60)) * time.Millisecond,
 		})

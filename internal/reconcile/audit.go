@@ -121,11 +121,7 @@ func (r *Reconciler) AuditAll(ctx context.Context, o AuditOptions) (s AuditSumma
 		if err != nil {
 			return s, err
 		}
-		skus := make([]stock.SKU, len(rows))
-		for i, row := range rows {
-			skus[i] = row.SKU
-		}
-		readings, err := r.read(ctx, skus)
+		readings, err := r.read(ctx, ledger.SKUsOf(rows))
 		if err != nil {
 			return s, err
 		}
@@ -137,7 +133,7 @@ func (r *Reconciler) AuditAll(ctx context.Context, o AuditOptions) (s AuditSumma
 		suspects = append(suspects, differing(readings)...)
 		s.Compared += len(rows)
 		if last = len(rows) < auditPage; !last {
-			after = skus[len(skus)-1]
+			after = rows[len(rows)-1].SKU
 		}
 		if last || len(suspects) >= auditPage {
 			if err := r.examine(ctx, suspects, o, &s); err != nil {

@@ -251,11 +251,7 @@ func (r *Reconciler) recordedUnits(ctx context.Context, skus []stock.SKU) (units
 // Levels reads the gate's counts of the rows, in the order of the rows. If some
 // counts cannot be read, it returns the others too, with an error.
 func (r *Reconciler) Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
-	skus := make([]stock.SKU, len(rows))
-	for i, row := range rows {
-		skus[i] = row.SKU
-	}
-	levels, err := r.counter.Level(ctx, skus...)
+	levels, err := r.counter.Level(ctx, ledger.SKUsOf(rows)...)
 	if err != nil {
 		return levels, fmt.Errorf("reading the gate's counts: %w", err)
 	}

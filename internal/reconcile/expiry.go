@@ -38,7 +38,6 @@ type expiry struct {
 func (r *Reconciler) keepExpiring(ctx context.Context) {
 	e := &expiry{Reconciler: r}
 	r.jobs.run(ctx, expiryJob, e.step, func() {
-		e.round, e.counted = ledger.ExpiryRound{}, time.Time{}
 		r.metrics.backlog.Set(0)
 		r.metrics.oldest.Set(0)
 		r.metrics.failed.Set(0)

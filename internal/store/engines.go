@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -126,16 +125,8 @@ func (s redisServer) unsafeScripts() (text string, refused bool) {
 // redisServers asks each master of the client for these sections of INFO, in the order of
 // their addresses. A master that does not answer is left out, and err is its error.
 func redisServers(ctx context.Context, client redis.UniversalClient, sections ...string) (servers []redisServer, err error) {
-	var mu sync.Mutex
-	err = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
-		s, err := askRedis(ctx, node, sections...)
-		if err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		servers = append(servers, s)
-		return nil
+	servers, err = askMasters(ctx, client, func(ctx context.Context, node *redis.Client) (redisServer, error) {
+		return askRedis(ctx, node, sections...)
 	})
 	slices.SortFunc(servers, func(a, b redisServer) int { return strings.Compare(a.address, b.address) })
 	return servers, err

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -63,18 +62,11 @@ type RedisUse struct {
 // do not suit a gate that is used so. It changes nothing. If a master does not answer, that
 // is a finding.
 func InspectRedis(ctx context.Context, client redis.UniversalClient, use RedisUse) Findings {
-	var (
-		mu    sync.Mutex
-		found Findings
-	)
 	_, cluster := client.(*redis.ClusterClient)
-	err := eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
-		one := inspectNode(ctx, node, cluster, use)
-		mu.Lock()
-		defer mu.Unlock()
-		found = append(found, one...)
-		return nil
+	all, err := askMasters(ctx, client, func(ctx context.Context, node *redis.Client) (Findings, error) {
+		return inspectNode(ctx, node, cluster, use), nil
 	})
+	found := slices.Concat(all...)
 	if err != nil {
 		found.Problem("check the servers and the network", "the masters of Redis cannot be listed: %v", err)
 	}
@@ -205,23 +197,14 @@ func offset(start, read time.Time) time.Duration {
 
 // RedisOffsets reads the clocks of the client's masters.
 func RedisOffsets(ctx context.Context, client redis.UniversalClient) ([]Offset, error) {
-	var (
-		mu      sync.Mutex
-		offsets []Offset
-	)
-	err := eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
+	return askMasters(ctx, client, func(ctx context.Context, node *redis.Client) (o Offset, err error) {
 		start := time.Now()
 		read, err := node.Time(ctx).Result()
 		if err != nil {
-			return fmt.Errorf("reading the clock of Redis at %s: %w", node.Options().Addr, err)
+			return o, fmt.Errorf("reading the clock of Redis at %s: %w", node.Options().Addr, err)
 		}
-		one := Offset{"Redis at " + node.Options().Addr, offset(start, read)}
-		mu.Lock()
-		defer mu.Unlock()
-		offsets = append(offsets, one)
-		return nil
+		return Offset{"Redis at " + node.Options().Addr, offset(start, read)}, nil
 	})
-	return offsets, err
 }
 
 // Offset reads the clock of the database.
@@ -250,20 +233,12 @@ func (s *SQL) Inspect(ctx context.Context, connections int) Findings {
 
 // settings reads pairs of a name and a value.
 func (s *SQL) settings(ctx context.Context, query string) (map[string]string, error) {
-	rows, err := s.pool.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
+	pairs, err := s.pairs(ctx, query)
+	values := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		values[pair[0]] = pair[1]
 	}
-	defer rows.Close()
-	values := make(map[string]string)
-	for rows.Next() {
-		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return nil, err
-		}
-		values[name] = value
-	}
-	return values, rows.Err()
+	return values, err
 }
 
 // checkConnections compares the connections that an instance opens with those that the

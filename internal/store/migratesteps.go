@@ -236,8 +236,12 @@ func (s *SQL) schema(ctx context.Context) (schema, error) {
 	}[s.dialect]
 	found := make(schema)
 	for _, query := range queries {
-		if err := s.readObjects(ctx, found, query); err != nil {
+		parts, err := s.pairs(ctx, query)
+		if err != nil {
 			return nil, s.failed("reading the tables of", err)
+		}
+		for _, part := range parts {
+			found[object(part[0])], found[object(part[0]+part[1])] = true, true
 		}
 	}
 	if found["ledger"] {
@@ -250,23 +254,6 @@ func (s *SQL) schema(ctx context.Context) (schema, error) {
 		}
 	}
 	return found, nil
-}
-
-func (s *SQL) readObjects(ctx context.Context, into schema, query string) error {
-	rows, err := s.pool.QueryContext(ctx, query)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var table, part string
-		if err := rows.Scan(&table, &part); err != nil {
-			return err
-		}
-		into[object(table)] = true
-		into[object(table+part)] = true
-	}
-	return rows.Err()
 }
 
 // anyRow reports whether the table has a row for which the condition holds.

@@ -250,13 +250,7 @@ func (s *SQL) Target() string { return s.target }
 // LedgerID returns the ID that the migration gave this ledger. The keys of a gate
 // contain it, so that counts of another ledger are not used.
 func (s *SQL) LedgerID(ctx context.Context) (uuid.UUID, error) {
-	var ids []uuid.UUID
-	err := s.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
-		var id uuid.UUID
-		err := rows.Scan(&id)
-		ids = append(ids, id)
-		return err
-	}, "SELECT id FROM ledger")
+	ids, err := sqltx.ReadAll(ctx, s.Ledger(), func(id *uuid.UUID) []any { return []any{id} }, "SELECT id FROM ledger")
 	if err != nil {
 		return uuid.Nil, s.failed("reading the ledger ID from", err)
 	}
@@ -264,6 +258,11 @@ func (s *SQL) LedgerID(ctx context.Context) (uuid.UUID, error) {
 		return uuid.Nil, s.failed("reading the ledger ID from", fmt.Errorf("table ledger has %d rows, not 1", len(ids)))
 	}
 	return ids[0], nil
+}
+
+// pairs runs a statement whose rows have two texts.
+func (s *SQL) pairs(ctx context.Context, query string) ([][2]string, error) {
+	return sqltx.ReadAll(ctx, s.Ledger(), func(pair *[2]string) []any { return []any{&pair[0], &pair[1]} }, query)
 }
 
 // LogTo has slow statements logged to log instead of slog's default logger.

@@ -146,6 +146,23 @@ func eachMaster(ctx context.Context, client redis.UniversalClient, f func(contex
 	return fmt.Errorf("a %T has no known masters", client)
 }
 
+// askMasters calls ask as eachMaster does, and returns the answers in any order. If some
+// calls fail, err is the error of one of them.
+func askMasters[T any](ctx context.Context, client redis.UniversalClient, ask func(context.Context, *redis.Client) (T, error)) (answers []T, err error) {
+	var mu sync.Mutex
+	err = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
+		answer, err := ask(ctx, node)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		answers = append(answers, answer)
+		return nil
+	})
+	return answers, err
+}
+
 // watchDials makes the client signal connected after each new connection.
 func watchDials(ctx context.Context, client redis.UniversalClient, connected chan<- struct{}) {
 	hook := dialHook{connected}

@@ -43,14 +43,8 @@ type row struct {
 
 type rows map[stock.SKU]*row
 
-// querier is a database or a transaction.
-type querier interface {
-	Dialect() sqltx.Dialect
-	QueryEach(ctx context.Context, scan func(*sql.Rows) error, sql string, args ...any) error
-}
-
 // read reads the stock rows of the takes without locking them.
-func read(ctx context.Context, db querier, takes []stock.Take) (rows, error) {
+func read(ctx context.Context, db sqltx.Reader, takes []stock.Take) (rows, error) {
 	return readSKUs(ctx, db, stock.SKUsOf(takes...), "")
 }
 
@@ -60,7 +54,7 @@ func lock(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) (rows, error) {
 	return readSKUs(ctx, tx, stock.SKUsOf(takes...), tx.Dialect().RowLock())
 }
 
-func readSKUs(ctx context.Context, db querier, skus []stock.SKU, rowLock string) (rows, error) {
+func readSKUs(ctx context.Context, db sqltx.Reader, skus []stock.SKU, rowLock string) (rows, error) {
 	rs := make(rows, len(skus))
 	err := db.QueryEach(ctx, func(found *sql.Rows) error {
 		var r row

@@ -93,6 +93,25 @@ func (r runner) QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, 
 	return rows.Err()
 }
 
+// Reader is a DB or a Tx.
+type Reader interface {
+	Dialect() Dialect
+	QueryEach(ctx context.Context, scan func(rows *sql.Rows) error, sql string, args ...any) error
+	QueryRow(ctx context.Context, dest []any, query string, args ...any) error
+}
+
+// ReadAll runs a statement and returns a T for each of its rows, in order. fields returns
+// pointers to what a T has of each column. Errors: as of QueryEach.
+func ReadAll[T any](ctx context.Context, from Reader, fields func(*T) []any, query string, args ...any) (all []T, err error) {
+	err = from.QueryEach(ctx, func(rows *sql.Rows) error {
+		var one T
+		err := rows.Scan(fields(&one)...)
+		all = append(all, one)
+		return err
+	}, query, args...)
+	return all, err
+}
+
 // with returns gorm for one statement, which writes the placeholders and lists.
 func (r runner) with(ctx context.Context) *gorm.DB {
 	g := r.gorm.WithContext(ctx)

@@ -20,7 +20,7 @@ const (
 	maxRefusals = 10_000
 )
 
-// refusals repeats the ledger's refusals of SKUs that are not open or sold out, so that a
+// refusalCache repeats the ledger's refusals of SKUs that are not open or sold out, so that a
 // rush before the opening, or after the last unit, does not reach the stores. It is safe
 // for concurrent use.
 //
@@ -31,17 +31,17 @@ const (
 //
 // It compares no clocks. Each time is counted from before the ledger was asked, and the
 // ledger's answer says how long it was before the opening.
-type refusals struct {
+type refusalCache struct {
 	soldOut time.Duration // how long sold out is repeated; 0: it is not
 
 	mu    sync.RWMutex
-	last  map[stock.SKU]repeated
+	last  map[stock.SKU]cachedRefusal
 	since time.Time // refusals for which the ledger was asked before are not remembered
 }
 
-// repeated is a refusal, and until when it may be repeated. Without a refusal, it keeps
+// cachedRefusal is a refusal, and until when it may be repeated. Without a refusal, it keeps
 // those from being remembered for which the ledger was asked before.
-type repeated struct {
+type cachedRefusal struct {
 	refusal *stock.Refusal
 	units   int64 // the least quantity that is refused; 0: any
 	until   time.Time
@@ -51,15 +51,15 @@ type repeated struct {
 // refuse returns the refusal of one of the lines that may be repeated now, or nil. An order
 // is sold out only by its first line: of a later one the ledger may say that the SKU before
 // it is unknown.
-func (rs *refusals) refuse(lines []stock.Line) error {
-	rs.mu.RLock()
-	defer rs.mu.RUnlock()
-	if len(rs.last) == 0 {
+func (c *refusalCache) refuse(lines []stock.Line) error {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if len(c.last) == 0 {
 		return nil
 	}
 	now := time.Now()
 	for i, line := range lines {
-		r := rs.last[line.SKU]
+		r := c.last[line.SKU]
 		if now.Before(r.until) && line.Quantity >= r.units && (i == 0 || r.units == 0) {
 			return r.refusal
 		}
@@ -69,9 +69,9 @@ func (rs *refusals) refuse(lines []stock.Line) error {
 
 // learn remembers the reason for which the ledger refused an order of the lines, if it was
 // the opening hours or a lack of units. asked is a time before the ledger was asked.
-func (rs *refusals) learn(asked time.Time, lines []stock.Line, reason error) {
+func (c *refusalCache) learn(asked time.Time, lines []stock.Line, reason error) {
 	var (
-		r       = repeated{asked: asked}
+		r       = cachedRefusal{asked: asked}
 		notOpen *stock.NotOpen
 		age     = maxHoursAge
 	)
@@ -82,7 +82,7 @@ func (rs *refusals) learn(asked time.Time, lines []stock.Line, reason error) {
 		age = min(age, notOpen.In-clockError)
 	case errors.Is(reason, stock.ErrSoldOut):
 		// It says nothing about smaller quantities, nor about the other lines.
-		age, r.units = rs.soldOut, quantity(lines, r.refusal.SKU)
+		age, r.units = c.soldOut, quantity(lines, r.refusal.SKU)
 	case !errors.Is(reason, stock.ErrClosed):
 		return
 	}
@@ -90,7 +90,7 @@ func (rs *refusals) learn(asked time.Time, lines []stock.Line, reason error) {
 		return
 	}
 	r.until = asked.Add(age)
-	rs.remember(r.refusal.SKU, r)
+	c.remember(r.refusal.SKU, r)
 }
 
 // quantity returns the units of the SKU in the lines.
@@ -105,23 +105,23 @@ func quantity(lines []stock.Line, sku stock.SKU) (units int64) {
 
 // forget ends the repetition of the SKU's refusal, because its hours or its units may have
 // changed. A refusal for which the ledger was asked before is not repeated.
-func (rs *refusals) forget(sku stock.SKU) { rs.remember(sku, repeated{asked: time.Now()}) }
+func (c *refusalCache) forget(sku stock.SKU) { c.remember(sku, cachedRefusal{asked: time.Now()}) }
 
 // remember replaces what is known of the SKU, unless that is more recent, or refuses
 // smaller quantities.
-func (rs *refusals) remember(sku stock.SKU, r repeated) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	known := rs.last[sku]
-	if r.asked.Before(known.asked) || r.asked.Before(rs.since) {
+func (c *refusalCache) remember(sku stock.SKU, r cachedRefusal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.last[sku]
+	if r.asked.Before(known.asked) || r.asked.Before(c.since) {
 		return
 	}
 	if known.units < r.units && time.Now().Before(known.until) {
 		return
 	}
-	if rs.last == nil || len(rs.last) >= maxRefusals {
+	if c.last == nil || len(c.last) >= maxRefusals {
 		// What was known of changes is gone, too.
-		rs.last, rs.since = make(map[stock.SKU]repeated), time.Now()
+		c.last, c.since = make(map[stock.SKU]cachedRefusal), time.Now()
 	}
-	rs.last[sku] = r
+	c.last[sku] = r
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// remembering returns refusals that repeat sold out for 100 ms.
-func remembering() *refusals { return &refusals{soldOut: 100 * time.Millisecond} }
+// remembering returns a cache that repeats sold out for 100 ms.
+func remembering() *refusalCache { return &refusalCache{soldOut: 100 * time.Millisecond} }
 
-// TestRefusals checks how long a refusal is repeated: by opening hours never longer than
+// TestRefusalCache checks how long a refusal is repeated: by opening hours never longer than
 // a second, and never after the opening; for lack of units as long as it is told to. The
 // time counts from when the ledger was asked.
-func TestRefusals(t *testing.T) {
+func TestRefusalCache(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string
@@ -38,16 +38,16 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rs := remembering()
+				c := remembering()
 				lines := []stock.Line{{SKU: "a", Quantity: 1}, {SKU: "b", Quantity: 1}}
 				asked := time.Now()
 				time.Sleep(50 * time.Millisecond) // the ledger's answer takes that long
-				rs.learn(asked, lines, fmt.Errorf("recording: %w", stock.Refuse("a", test.reason)))
-				if err := rs.refuse(lines[1:]); err != nil {
+				c.learn(asked, lines, fmt.Errorf("recording: %w", stock.Refuse("a", test.reason)))
+				if err := c.refuse(lines[1:]); err != nil {
 					t.Errorf("another SKU is refused: %v", err)
 				}
 				for {
-					err := rs.refuse(lines)
+					err := c.refuse(lines)
 					if err == nil {
 						break
 					}
@@ -65,9 +65,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRefusals_SoldOut checks what of a SKU that is sold out is refused from memory, in
+// TestRefusalCache_SoldOut checks what of a SKU that is sold out is refused from memory, in
 // rows of events. a:5 is an order of 5 units of a.
-func TestRefusals_SoldOut(t *testing.T) {
+func TestRefusalCache_SoldOut(t *testing.T) {
 	t.Parallel()
 	type event struct {
 		at   int    // ms
@@ -98,19 +98,19 @@ func TestRefusals_SoldOut(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rs, start := &refusals{soldOut: time.Duration(test.memory) * time.Millisecond}, time.Now()
+				c, start := &refusalCache{soldOut: time.Duration(test.memory) * time.Millisecond}, time.Now()
 				at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 				for n, e := range test.events {
 					time.Sleep(time.Until(at(e.at)))
 					switch e.does {
 					case "refused", "passes":
-						if err := rs.refuse(orderOf(t, e.of)); errors.Is(err, stock.ErrSoldOut) != (e.does == "refused") {
+						if err := c.refuse(orderOf(t, e.of)); errors.Is(err, stock.ErrSoldOut) != (e.does == "refused") {
 							t.Errorf("event %d: %s is answered %v", n+1, e.of, err)
 						}
 					case "changes":
-						rs.forget(stock.SKU(e.of))
+						c.forget(stock.SKU(e.of))
 					default:
-						rs.learn(at(e.from), orderOf(t, e.of), stock.Refuse(stock.SKU(e.does), stock.ErrSoldOut))
+						c.learn(at(e.from), orderOf(t, e.of), stock.Refuse(stock.SKU(e.does), stock.ErrSoldOut))
 					}
 				}
 			})
@@ -132,9 +132,9 @@ func orderOf(t *testing.T, text string) (lines []stock.Line) {
 	return lines
 }
 
-// TestRefusals_Changed checks that a refusal is not repeated once the SKU's rules have been
+// TestRefusalCache_Changed checks that a refusal is not repeated once the SKU's rules have been
 // changed, nor one for which the ledger was asked before the change.
-func TestRefusals_Changed(t *testing.T) {
+func TestRefusalCache_Changed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop(true)
@@ -161,27 +161,27 @@ func TestRefusals_Changed(t *testing.T) {
 	})
 }
 
-// TestRefusals_Bound checks that the number of SKUs that are remembered is bounded, and
+// TestRefusalCache_Bound checks that the number of SKUs that are remembered is bounded, and
 // that no change is overlooked because it was forgotten.
-func TestRefusals_Bound(t *testing.T) {
+func TestRefusalCache_Bound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rs, asked := remembering(), time.Now()
+		c, asked := remembering(), time.Now()
 		time.Sleep(time.Millisecond)
-		rs.forget("a")
+		c.forget("a")
 		for n := range maxRefusals {
-			rs.forget(stock.SKU(fmt.Sprint(n)))
+			c.forget(stock.SKU(fmt.Sprint(n)))
 		}
-		if len(rs.last) > maxRefusals {
-			t.Errorf("%d SKUs are remembered", len(rs.last))
+		if len(c.last) > maxRefusals {
+			t.Errorf("%d SKUs are remembered", len(c.last))
 		}
 		lines := orderOf(t, "a:1")
-		rs.learn(asked, lines, stock.Refuse("a", stock.ErrSoldOut))
-		if err := rs.refuse(lines); err != nil {
+		c.learn(asked, lines, stock.Refuse("a", stock.ErrSoldOut))
+		if err := c.refuse(lines); err != nil {
 			t.Errorf("an answer from before the change: %v", err)
 		}
-		rs.learn(time.Now(), lines, stock.Refuse("a", stock.ErrSoldOut))
-		if err := rs.refuse(lines); err == nil {
+		c.learn(time.Now(), lines, stock.Refuse("a", stock.ErrSoldOut))
+		if err := c.refuse(lines); err == nil {
 			t.Error("an answer from after the change is not repeated")
 		}
 	})
