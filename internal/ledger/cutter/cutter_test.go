@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 func migrated(t *testing.T, url string) *sqltx.DB {
 	t.Helper()
-	sql, err := store.OpenSQL(t.Context(), url)
+	sql, err := store.OpenSQL(t.Context(), testenv.Patient(t, url))
 	if err != nil {
 		t.Fatal(err)
 	}

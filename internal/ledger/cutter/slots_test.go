@@ -35,7 +35,7 @@ func TestSlots(t *testing.T) {
 	for _, d := range testenv.Databases() {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			db := migrated(t, testenv.Patient(t, d.URL(t)))
+			db := migrated(t, d.URL(t))
 			lay := func(sku string, units int) {
 				t.Helper()
 				first, _ := stock.Generation(1).Epochs()

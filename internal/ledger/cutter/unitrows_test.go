@@ -253,7 +253,7 @@ func onServers(t *testing.T, test func(t *testing.T, s *unitSale)) {
 	for _, d := range testenv.NetworkDatabases() {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			test(t, &unitSale{db: migrated(t, testenv.Patient(t, d.URL(t)))})
+			test(t, &unitSale{db: migrated(t, d.URL(t))})
 		})
 	}
 }
