@@ -110,4 +110,5 @@ var databases = []mutant{
 	{"rows that are cut short are no error", sqltxDB, "return rows.Err()", "return nil", "internal/ledger/sqltx TestQueryEach/SQLite"},
 	{"values in the log", sqltxSlowLog, "sql string, _ ...any) (string, []any) { return sql, nil }", "sql string, values ...any) (string, []any) { return sql, values }", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
 	{"a new SQLite file that is busy is refused", "internal/store/sql.go", "!sqltx.IsRetryable(err) ||", "true ||", "internal/store TestOpenSQL_SQLiteFileIsBusy"},
+	{"a command that was written in part is sent again", "internal/store/redis.go", "n, err := c.TCPConn.Write(b)\n\treturn n, hideFromRetry(err)", "n, err := c.TCPConn.Write(b)\n\treturn n, err", "internal/store TestLostConnection_LooksFinal"},
 }
