@@ -197,17 +197,16 @@ func (a *api) readyz(c *gin.Context) {
 	ctx, cancel := context.WithTimeout(a.withID(c, c.Request.Context()), min(readyTimeout, a.RequestTimeout))
 	defer cancel()
 	err := a.Ready(ctx)
-	switch {
-	case err == nil:
+	if err == nil {
 		answer(c, http.StatusOK, jsonType, gin.H{"status": "ready"})
-	case errors.Is(err, stock.ErrSuperseded):
-		a.recordFailure(c, http.StatusServiceUnavailable, "not ready", err)
-		p, detail := problemOf(err)
-		a.problem(c, p, detail)
-	default:
-		a.recordFailure(c, http.StatusServiceUnavailable, "not ready", err)
-		a.problem(c, unavailable, storesDownDetail)
+		return
 	}
+	a.recordFailure(c, http.StatusServiceUnavailable, "not ready", err)
+	p, detail := unavailable, storesDownDetail
+	if errors.Is(err, stock.ErrSuperseded) {
+		p, detail = problemOf(err)
+	}
+	a.problem(c, p, detail)
 }
 
 // showOpenAPI handles GET /openapi.yaml.

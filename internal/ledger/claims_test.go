@@ -8,10 +8,12 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/uuid"
+	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -458,6 +460,33 @@ func TestCountClaims_LateStep(t *testing.T) {
 		}
 		if wrong, err := fast.WrongClaims(t.Context(), []stock.SKU{"hot"}, 10); err != nil || len(wrong) > 0 {
 			t.Errorf("wrong claims: %+v, %v", wrong, err)
+		}
+	})
+}
+
+// TestCountClaims_UnreadClaims: a step that cannot read whether claims have been counted
+// meanwhile counts nothing.
+func TestCountClaims_UnreadClaims(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
+		lay(t, d.open(t, cutter.Merged()), "hot", 1_000_000)
+		db, errRead := openSQL(t, d.url), errors.New("not read")
+		l := openOn(t, db.Ledger(), cutter.Merged())
+		mustRecord(t, l, "hot")
+		before := (&sale{database: d}).limit(t, l, 10)
+		err := db.DB().Callback().Row().Before("gorm:row").Register("fail", func(db *gorm.DB) {
+			if strings.HasPrefix(db.Statement.SQL.String(), "SELECT buyer_id FROM claims WHERE sku = ? LIMIT") {
+				_ = db.AddError(errRead)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := l.stepClaims(t.Context(), "hot"); !errors.Is(err, errRead) {
+			t.Errorf("the step: %v", err)
+		}
+		if row, err := l.Row(t.Context(), "hot"); err != nil || row != before {
+			t.Errorf("the row is %+v, %v; it was %+v", row, err, before)
 		}
 	})
 }

@@ -54,7 +54,6 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recor
 	}
 	err = l.cutAndInsert(ctx, rs, plan, plan.GroupCut != nil && l.mayWait && !l.cutFirst.Load())
 	if errors.Is(err, sqltx.ErrUnmet) {
-		l.cutFirst.Store(true)
 		err = l.cutAndInsert(ctx, rs, plan, false)
 	}
 	return rs, err

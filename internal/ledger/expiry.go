@@ -96,16 +96,17 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 		e, err = l.expireBatch(ctx, held, due, round)
 	}
 	var row *lockedRowError
+	again := Expiry{More: true, Failed: round.failed} // of the same orders
 	switch {
 	case err == nil:
 		round.size = min(2*size, limit)
 	case errors.As(err, &row):
 		l.log.Warn("orders cannot expire because another transaction has locked their stock row", "sku", row.sku, "error", err)
 		round.waitAfter = time.Now().Add(expiryRetry)
-		return Expiry{More: true, Failed: round.failed}, nil
+		return again, nil
 	case isFault(err) && len(due) > 1:
 		round.size = len(due) / 2
-		return Expiry{More: true, Failed: round.failed}, nil
+		return again, nil
 	case isFault(err):
 		round.failed++
 		l.log.Warn("an order cannot expire and is passed over", "order", due[0].id, "error", err)

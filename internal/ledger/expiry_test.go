@@ -515,6 +515,9 @@ func TestExpire_BrokenOrders(t *testing.T) {
 				if batches++; err != nil || batches > 100 {
 					t.Fatalf("batch %d: %+v, %v", batches, e, err)
 				}
+				if e.More && e.Failed != round.failed {
+					t.Errorf("batch %d: %d orders have failed, %d in the round", batches, e.Failed, round.failed)
+				}
 				if round.size > limit {
 					t.Errorf("the next batch has up to %d orders, want at most %d", round.size, limit)
 				}

@@ -976,20 +976,23 @@ func TestFaults_ResolveChangesNothing(t *testing.T) {
 }
 
 // TestFaults_GroupCommit expects that only those orders of a group are unknown that the COMMIT
-// was for. Whether units are left for the others is unknown, too: they are not sold out.
+// was for. Whether units are left for the others is unknown, too: they are not sold out, and
+// no buyer is above the limit.
 func TestFaults_GroupCommit(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
-	fits, tooMany, nothing := recordingOf("b"), recordingOf("b"), recordingOf("unknown")
-	tooMany.take = of(tooMany.take, 100)
+	fits, tooMany, limited, nothing := recordingOf("b"), recordingOf("b"), recordingOf("a"), recordingOf("unknown")
+	tooMany.take, limited.take = of(tooMany.take, 100), of(limited.take, 8)
 	s.faults.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
-	s.l.recordGroup([]*recording{fits, tooMany, nothing}, new(slowGroup))
+	s.l.recordGroup([]*recording{fits, tooMany, limited, nothing}, new(slowGroup))
 	s.faults.Disarm()
 	if out := fits.outcome; !out.Unknown() || !errors.Is(out.Reason(), io.ErrUnexpectedEOF) {
 		t.Errorf("the order that fits: %s, %v", out.Kind(), out.Reason())
 	}
-	if out := tooMany.outcome; !out.Refused() || !errors.Is(out.Reason(), stock.ErrBusy) || stock.Final(out.Reason()) {
-		t.Errorf("the order that does not fit: %s, %v", out.Kind(), out.Reason())
+	for name, r := range map[string]*recording{"that does not fit": tooMany, "above the limit": limited} {
+		if out := r.outcome; !out.Refused() || !errors.Is(out.Reason(), stock.ErrBusy) || stock.Final(out.Reason()) {
+			t.Errorf("the order %s: %s, %v", name, out.Kind(), out.Reason())
+		}
 	}
 	if out := nothing.outcome; !out.Refused() || !errors.Is(out.Reason(), stock.ErrUnknownSKU) {
 		t.Errorf("the order of an unknown SKU: %s, %v", out.Kind(), out.Reason())

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -43,5 +44,41 @@ func TestApplied(t *testing.T) {
 		if left := changes(); !slices.Equal(left, all[5:]) {
 			t.Errorf("left %v, want %v", left, all[5:])
 		}
+	})
+}
+
+// TestChanges_Pages reads more changes than one page has. A page that is full is not the
+// last: additions that stay in the outbox must not hide those of other SKUs.
+func TestChanges_Pages(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		var all []stock.Change
+		add := func(n int) {
+			t.Helper()
+			err := l.db.Transact(t.Context(), func(tx *sqltx.Tx) error {
+				for range n {
+					c := stock.Change{SKU: "a", Epoch: 1, Number: int64(len(all)) + 1, Delta: 1}
+					all = append(all, c)
+					tx.AtCommit(insertChange(tx.Dialect(), c))
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		read := func(after stock.Change, want []stock.Change, wantLast bool) {
+			t.Helper()
+			if page, last, err := l.Changes(t.Context(), "", after); err != nil || last != wantLast || !slices.Equal(page, want) {
+				t.Errorf("%d changes after %+v, last %v, %v; want %d, last %v", len(page), after, last, err, len(want), wantLast)
+			}
+		}
+		add(pageSize)
+		read(stock.Change{}, all, false)
+		read(all[pageSize-1], nil, true)
+		add(1)
+		read(stock.Change{}, all[:pageSize], false)
+		read(all[pageSize-1], all[pageSize:], true)
 	})
 }

@@ -222,3 +222,22 @@ func TestLockedRowInAGroup(t *testing.T) {
 		d.atRest(t, other, 2)
 	})
 }
+
+// TestRecord_SameTake records a take twice. The answer is the order as it was recorded first,
+// with the times that later answers have.
+func TestRecord_SameTake(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		lay(t, l, "a", 10)
+		take := takeOf("a")
+		first, out := l.Record(t.Context(), take)
+		if !out.Committed() {
+			t.Fatal(out.Reason())
+		}
+		again, out := l.Record(t.Context(), take)
+		if !out.Committed() || !again.CreatedAt.Equal(first.CreatedAt) || !again.ExpiresAt.Equal(first.ExpiresAt) {
+			t.Errorf("%s, %+v; first it was %+v", out.Kind(), again, first)
+		}
+	})
+}

@@ -36,12 +36,17 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	wired, wire := d.throughWire(t, map[sqltx.Dialect][2]string{sqltx.Postgres: {"statement_timeout", "60000"}})
-	wire.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: "pg_logical_emit_message"}) // the COMMIT has waited already
+	unconfirmed := faults.Fault{Kind: faults.Refused, Nth: 1, Only: "pg_logical_emit_message"}
+	wire.Arm(unconfirmed) // the COMMIT has waited already
 	if _, err := wired.Refunded(t.Context(), "p-2"); err != nil {
 		t.Fatal(err)
 	}
 	if o, err := wired.Order(t.Context(), paid.ID); err == nil || errors.Is(err, order.ErrUnknownOrder) {
 		t.Errorf("without the standby: %+v, %v", o, err)
+	}
+	wire.Arm(unconfirmed)
+	if o, _, err := wired.Change(t.Context(), paid.ID, order.ChangeOptions{Payment: "p-1"}, pay("p-1")); err == nil {
+		t.Errorf("a payment again without the standby: %+v", o)
 	}
 	wire.Disarm()
 	if _, _, err := l.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {

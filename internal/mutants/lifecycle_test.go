@@ -33,6 +33,7 @@ var lifecycle = []mutant{
 	{"a resolved revival commits all the same", changes, "if updated[0] == 0 {", "if updated[0] < 0 {", "internal/ledger TestRevive_Barred/SQLite"},
 	{"a history runs backwards", "internal/order/service.go", "step.At.Before(before)", "step.At.IsZero()", "internal/order TestOrder_HistoryInOrder"},
 	{"a repeated change is answered from the primary alone", changes, "err = cmp.Or(l.db.Confirm(ctx), err)", "_ = cmp.Or(err)", "internal/ledger TestAnswersWaitForTheStandby"},
+	{"a repeated change is answered though the standby has not confirmed", changes, "err = cmp.Or(l.db.Confirm(ctx), err)", "_ = cmp.Or(l.db.Confirm(ctx), err)", "internal/ledger TestAnswersWaitForTheStandby"},
 	{"a refused change is answered from the primary alone", changes, "decided = err != nil || c == (order.Transition{}); decided", "decided = err == nil && c == (order.Transition{}); decided || err != nil", "internal/ledger TestAnswersWaitForTheStandby"},
 	{"payments are listed from the primary alone", ledgerPayments, "if err == nil && len(page) > 0 {", "if err == nil && len(page) < 0 {", "internal/ledger TestAnswersWaitForTheStandby"},
 	{"a repeated refunded is answered from the primary alone", ledgerPayments, "if err == nil && changed == 0 {", "if err == nil && changed < 0 {", "internal/ledger TestAnswersWaitForTheStandby"},

@@ -36,6 +36,8 @@ var scripts = []mutant{
 	{"an addition does not check the fence", adjustLua, "token < tonumber(fence)", "false", "internal/stock/gate TestFencesAreKept"},
 	{"units in several segments count as sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
 	{"sold out during a gather", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
+	{"the counter of gathers is even during a gather", "internal/stock/gate/gather.go", "odd == begins", "odd != begins", "internal/stock/gate TestAnnounce"},
+	{"what a turn knew of the units outlives it", gateQueues, "\tdefer qs.forget(q)\n", "", "internal/stock/gate TestTurnEnds_UnitsUnknown"},
 	{"no segment gets the remainder", segmentsOf, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
 	{"an earlier generation's count is used", takeLua, "if number < FIRST_EPOCH or number == 0 then", "if number == 0 then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
 	{"a later generation's count is cut", takeLua, "if reply[i] > LAST_EPOCH then", "if false then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},

@@ -54,7 +54,7 @@ func replay(r Request, found *Order) (first Order, replayed bool, err error) {
 		return Order{}, false, ErrKeyReused
 	}
 	first = *found
-	first.Status, first.PaymentID = Pending, ""
+	first.Status = Pending
 	if found.Status == Queued || !found.QueuedUntil.IsZero() {
 		first.Status, first.ExpiresAt = Queued, time.Time{}
 	}

@@ -152,7 +152,7 @@ func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, 
 	err = joined([]error{err, refillErr})
 	if len(rows) == pageSize {
 		c.after = rows[len(rows)-1].SKU
-		return refilled, ctx.Err() != nil, err
+		return refilled, false, err
 	}
 	r.metrics.inFlight.Set(float64(c.inFlight))
 	r.metrics.drift.Set(float64(c.drift))

@@ -264,6 +264,33 @@ func TestSecondLookFails(t *testing.T) {
 	})
 }
 
+// TestSecondLook_Unreadable: a count that cannot be read does not keep a second look from
+// refilling the others, and is refilled later.
+func TestSecondLook_Unreadable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, gate, l := started(t, &ownerRow{})
+		epoch := stockUp(t, l, gate, "a", "b")
+		for _, sku := range []stock.SKU{"a", "b"} {
+			gate.redis.counts[sku] = stock.Level{SKU: sku, Filled: true, Epoch: epoch, Available: 7}
+		}
+		look := func(want ...stock.SKU) {
+			t.Helper()
+			_, _ = r.compareNext(t.Context())
+			if !slices.Equal(l.raises, want) {
+				t.Errorf("refilled %v, want %v", l.raises, want)
+			}
+			time.Sleep(sweepPause)
+		}
+		look()
+		gate.unreadable = func(sku stock.SKU) bool { return sku == "b" }
+		look("a")
+		gate.unreadable = nil
+		look("a")
+		look("a", "b")
+	})
+}
+
 // ownedLocal is a local locker that a gate may close.
 type ownedLocal struct{ lock.Local }
 

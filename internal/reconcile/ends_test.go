@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
@@ -163,6 +166,31 @@ func TestAttach(t *testing.T) {
 	}
 }
 
+// TestRelease checks that an instance gives up only the stock that it owns: not that of
+// another layout, nor that of an instance with its own layout which has taken over since and
+// may have queued orders.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	row := &ownerRow{}
+	r, _, _ := started(t, row)
+	own := row.owner
+	for _, other := range []ledger.Owner{
+		{Generation: own.Generation + 1, Layout: "other"},
+		{Generation: own.Generation + 1, Layout: own.Layout},
+	} {
+		row.owner = other
+		if err := r.Release(t.Context()); !errors.Is(err, stock.ErrRowChanged) || row.owner != other {
+			t.Errorf("the stock of %+v: %v; it is %+v's", other, err, row.owner)
+		}
+	}
+	row.owner = own
+	for range 2 {
+		if err := r.Release(t.Context()); err != nil || !row.owner.Unowned() || row.owner.Generation != own.Generation+1 {
+			t.Errorf("released: %v, %+v", err, row.owner)
+		}
+	}
+}
+
 // TestLastGeneration checks that no generation is raised beyond the last one.
 func TestLastGeneration(t *testing.T) {
 	t.Parallel()
@@ -304,6 +332,34 @@ func TestRecoveryEnds(t *testing.T) {
 	err := r.recoverAll(ctx)
 	if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "recovering take") || resolved != 1 || gate.steps != 1 {
 		t.Errorf("%d takes in %d steps, %v", resolved, gate.steps, err)
+	}
+}
+
+// listingGate lists these takes in flight, in one step.
+type listingGate struct {
+	*fakeGate
+	takes []stock.Take
+}
+
+func (g listingGate) ScanInFlight(context.Context, time.Duration, string) ([]stock.Take, string, error) {
+	return g.takes, "", nil
+}
+
+// TestRecoveryGoesOn checks that a take that cannot be resolved does not keep the later ones
+// from recovery.
+func TestRecoveryGoesOn(t *testing.T) {
+	t.Parallel()
+	stuck, other := takeOf("a", 1), takeOf("a", 1)
+	gate, l := listingGate{newGate(newRedis()), []stock.Take{stuck, other}}, newLedger(&ownerRow{})
+	outcomes := []order.Outcome{order.Unknown(errAway), order.Refused(errAway)}
+	l.outcome = func() (next order.Outcome) {
+		next, outcomes = outcomes[0], outcomes[1:]
+		return next
+	}
+	r := newReconcilerOf(gate, l)
+	defer r.Close()
+	if err := r.recoverAll(t.Context()); !errors.Is(err, errAway) || !slices.Equal(gate.given, []uuid.UUID{other.TakeID}) {
+		t.Errorf("gave back %v, want %v; %v", gate.given, other.TakeID, err)
 	}
 }
 

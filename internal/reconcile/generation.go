@@ -382,7 +382,6 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 	if err := g.counter.Load(ctx, next); err != nil {
 		return err
 	}
-	g.noteLoaded(next)
 	return g.setMark(ctx, ledger.Owner{Generation: next, Beat: seen.Beat})
 }
 

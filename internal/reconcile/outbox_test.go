@@ -116,3 +116,36 @@ func TestBringToGate_TwoSKUs(t *testing.T) {
 		want("the gate lacked a", 21)
 	})
 }
+
+// TestDeliver_OneFails: after an addition that the gate did not answer, the later ones to its
+// SKU wait for the next delivery. Otherwise each of them would wait for a frozen server, and
+// the gap would cost a refill. Other SKUs do not wait.
+func TestDeliver_OneFails(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(t *testing.T, s *shop) {
+		for _, sku := range []stock.SKU{"a", "b"} {
+			for _, units := range []int64{20, 1, 2} {
+				s.add(t, sku, units)
+			}
+		}
+		deliver := func(fails bool, a, b int64) {
+			t.Helper()
+			err := s.Deliver(t.Context(), "")
+			levels, readErr := s.counter.Level(t.Context(), "a", "b")
+			if readErr != nil || (err != nil) != fails || levels[0].Available != a || levels[1].Available != b {
+				t.Errorf("delivered: %v; the gate has %+v, %v; want %d of a, %d of b", err, levels, readErr, a, b)
+			}
+		}
+		var before int64
+		if row, err := s.ledger.Row(t.Context(), "a"); err == nil {
+			before = row.Epoch
+		}
+		s.calls.start(2, faults.Refused) // the first adjustment
+		deliver(true, 20, 23)
+		s.calls.stop()
+		deliver(false, 23, 23)
+		if row, err := s.ledger.Row(t.Context(), "a"); err != nil || row.Epoch != before {
+			t.Errorf("refilled to %+v, %v; the epoch was %d", row, err, before)
+		}
+	})
+}

@@ -1,11 +1,35 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
+
+// TestInspect_Unanswered checks that a store that does not answer is a finding.
+func TestInspect_Unanswered(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		if found := opened(t, dbURL).Inspect(ended, 0); worst(found) != Problem {
+			t.Errorf("found %+v", found)
+		}
+	})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"nowhere:1"}, Dialer: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("not connected")
+	}})
+	defer cluster.Close()
+	if found := InspectRedis(t.Context(), cluster, RedisUse{}); worst(found) != Problem {
+		t.Errorf("of a cluster: %+v", found)
+	}
+}
 
 // TestOffset checks that the time of a request counts for neither clock.
 func TestOffset(t *testing.T) {

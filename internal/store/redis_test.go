@@ -3,6 +3,7 @@ package store
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -209,6 +210,39 @@ func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
 		}
 	}()
 	return p
+}
+
+// TestLostConnection_LooksFinal checks that the client cannot take the error of a lost
+// connection for one to send commands again after, whether it was reading or writing: of a
+// pipeline that was written in part, the first commands may have run.
+func TestLostConnection_LooksFinal(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, wrap := range []func(*net.TCPConn) net.Conn{
+		func(c *net.TCPConn) net.Conn { return &noRetryConn{c} },
+		func(c *net.TCPConn) net.Conn {
+			return &noRetryTLSConn{tls.Client(c, &tls.Config{ServerName: "localhost"})}
+		},
+	} {
+		plain, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn := wrap(plain.(*net.TCPConn))
+		if err := plain.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for name, use := range map[string]func([]byte) (int, error){"read": conn.Read, "write": conn.Write} {
+			_, err := use(make([]byte, 1))
+			if lost := new(lostError); !errors.As(err, &lost) || errors.As(err, new(net.Error)) || errors.Is(err, net.ErrClosed) {
+				t.Errorf("%T, %s: %v", conn, name, err)
+			}
+		}
+	}
 }
 
 // TestOpenRedis_LostAnswerIsNotSentTwice checks that the client does not send a

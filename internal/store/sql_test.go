@@ -269,6 +269,21 @@ func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
 	}
 }
 
+// TestLedgerID_OneRow checks that a table ledger without a row, or with several, has no ID:
+// two instances could use different ones.
+func TestLedgerID_OneRow(t *testing.T) {
+	t.Parallel()
+	s := migrated(t, testenv.SQLite(t))
+	for _, statement := range []string{"INSERT INTO ledger (id) VALUES (x'00112233445566778899aabbccddeeff')", "DELETE FROM ledger"} {
+		if _, err := s.Pool().ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+		if id, err := s.LedgerID(t.Context()); err == nil {
+			t.Errorf("after %s the ID is %v", statement, id)
+		}
+	}
+}
+
 // TestLedgerID_NewWithEachMigration checks that a ledger keeps its ID until its
 // tables are dropped and created again.
 func TestLedgerID_NewWithEachMigration(t *testing.T) {

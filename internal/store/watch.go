@@ -65,7 +65,7 @@ func (w *watch) poll(ctx context.Context) bool {
 		current     = make(map[string]identity)
 		unreachable = make(map[string]bool)
 	)
-	err := eachMaster(ctx, w.client, func(ctx context.Context, node *redis.Client) error {
+	_ = eachMaster(ctx, w.client, func(ctx context.Context, node *redis.Client) error { // an error: no master has ever been known
 		id, err := identify(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
@@ -76,9 +76,6 @@ func (w *watch) poll(ctx context.Context) bool {
 		current[node.Options().Addr] = id
 		return nil
 	})
-	if err != nil { // the client does not know which nodes are masters
-		return false
-	}
 	for address := range unreachable {
 		if id, ok := w.known[address]; ok {
 			current[address] = id

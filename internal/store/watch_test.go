@@ -245,6 +245,23 @@ func waitAgreed(t testing.TB, nodes []*testenv.RedisServer) {
 	})
 }
 
+// TestWatchRedis_Unanswered checks that a master that did not answer, and is the same as
+// before, has not changed: otherwise a slow answer would make every count stale.
+func TestWatchRedis_Unanswered(t *testing.T) {
+	t.Parallel()
+	w := watch{client: openedRedis(t, testenv.Redis(t)), timeout: time.Minute}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for n, poll := range []struct {
+		ctx     context.Context
+		differs bool
+	}{{t.Context(), true}, {t.Context(), false}, {ended, false}, {t.Context(), false}} {
+		if differs := w.poll(poll.ctx); differs != poll.differs {
+			t.Errorf("poll %d: differs %v, want %v", n+1, differs, poll.differs)
+		}
+	}
+}
+
 func TestWatchRedis_EmbeddedIsNotWatched(t *testing.T) {
 	t.Parallel()
 	watchRedis(t, openInProcessRedis(t).Client(), pollInterval).checkNoCalls(t)

@@ -34,7 +34,6 @@ func TestBeginFails(t *testing.T) {
 			var available int64
 			return tx.QueryRow(t.Context(), []any{&available}, query)
 		},
-		"Prepare": func(tx *sqltx.Tx) error { return tx.Prepare(t.Context(), query) },
 	} {
 		tx := begin(t, t.Context(), db)
 		if err := first(tx); !sqltx.IsRetryable(err) {

@@ -19,15 +19,6 @@ var (
 	ErrCutShort = errCutShort
 )
 
-// Prepare prepares a query on the connection of tx, as gorm may.
-func (tx *Tx) Prepare(ctx context.Context, query string) error {
-	statement, err := tx.on.PrepareContext(ctx, query)
-	if err == nil {
-		defer statement.Close()
-	}
-	return err
-}
-
 // LoseConnection closes the connection of tx.
 func (tx *Tx) LoseConnection() {
 	_ = tx.on.conn.Raw(func(any) error { return driver.ErrBadConn })

@@ -69,6 +69,8 @@ func (p pool) GetDBConn() (*sql.DB, error) { return p.DB, nil }
 // transaction is a transaction on one connection. Its first statement begins it.
 // It is for one goroutine.
 type transaction struct {
+	gorm.ConnPool // nil: the methods that are not below panic, because nothing needs them
+
 	ctx    context.Context
 	conn   *sql.Conn
 	pool   pool
@@ -104,46 +106,21 @@ func (t *transaction) ExecContext(ctx context.Context, query string, args ...any
 	return driver.RowsAffected(affected[0]), nil
 }
 
-// begin begins the transaction for a statement that returns rows.
-func (t *transaction) begin(ctx context.Context) error {
-	if t.over {
-		return sql.ErrTxDone
-	}
-	if t.begun {
-		return nil
-	}
-	_, err := t.exec(ctx, nil)
-	return err
-}
-
 // QueryContext runs one statement that returns rows.
 func (t *transaction) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if t.texts && !t.begun && !t.over {
+	switch {
+	case t.over:
+		return nil, sql.ErrTxDone
+	case t.begun:
+	case t.texts:
 		t.begun = true // even if it fails: BEGIN may have run
 		return t.pool.query(ctx, t.conn, t.pool.begin, query, args)
-	}
-	if err := t.begin(ctx); err != nil {
-		return nil, err
+	default:
+		if _, err := t.exec(ctx, nil); err != nil {
+			return nil, err
+		}
 	}
 	return t.conn.QueryContext(ctx, query, args...)
-}
-
-// QueryRowContext runs one statement that returns a row. If the transaction cannot
-// begin, it is over, and the error of the row is sql.ErrConnDone: a row cannot hold
-// the error of BEGIN.
-func (t *transaction) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if t.begin(ctx) != nil {
-		_ = t.Rollback() // returns the connection, so that the query cannot run outside the transaction
-	}
-	return t.conn.QueryRowContext(ctx, query, args...)
-}
-
-// PrepareContext prepares a statement on the transaction's connection.
-func (t *transaction) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	if err := t.begin(ctx); err != nil {
-		return nil, err
-	}
-	return t.conn.PrepareContext(ctx, query)
 }
 
 // stillOpen reports whether the server says that the transaction is open, after

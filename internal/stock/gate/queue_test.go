@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -319,6 +320,39 @@ func TestTurnEnds(t *testing.T) {
 	if n := granted(); n < 2 {
 		t.Errorf("the consumer had %d turns", n)
 	}
+}
+
+// TestTurnEnds_UnitsUnknown checks that an instance that has no turn refuses no take for what
+// it knew of the units, because others may return some, and that takes which were refused
+// with their queue claim no units any more.
+func TestTurnEnds_UnitsUnknown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		qs := newQueues(ownLocker{lock.NewLocal(), new(atomic.Uint64)}, time.Second)
+		q := &queue{name: lockName("a"), arrived: make(chan struct{}, 1)}
+		qs.byName[q.name] = q // without a consumer
+		qs.decide = func(context.Context, ...*cut) map[stock.SKU]int64 {
+			time.Sleep(maxTurn)
+			return map[stock.SKU]int64{"a": 0}
+		}
+		enter := func() {
+			t.Helper()
+			d := orderOf("a", 1)
+			if err := qs.enter(newWaiter(&cut{d: d, lines: d.Lines})); err != nil {
+				t.Error(err)
+			}
+		}
+		enter()
+		qs.takeTurn(q)
+		enter()
+		if q.queued != 1 {
+			t.Errorf("%d units are queued, want 1", q.queued)
+		}
+		qs.refuseAll(q, errInner)
+		if q.queued != 0 {
+			t.Errorf("%d units are queued after all takes were refused", q.queued)
+		}
+	})
 }
 
 type ownedRecorder struct{ *recorder }

@@ -319,6 +319,23 @@ func TestDeadGatherer(t *testing.T) {
 	}
 }
 
+// TestAnnounce checks that the counter of gathers only rises, and is odd exactly while a
+// gather runs, whatever a dead process has left.
+func TestAnnounce(t *testing.T) {
+	t.Parallel()
+	g, _ := divided3(t, "Redis")
+	for _, begins := range []bool{true, false, false, true, true, false} {
+		before, err := g.gathers(t.Context(), "a")
+		if err == nil {
+			err = g.announce(t.Context(), "a", begins)
+		}
+		after, readErr := g.gathers(t.Context(), "a")
+		if err != nil || readErr != nil || after <= before || (after%2 == 1) != begins {
+			t.Errorf("a gather begins: %v; the counter was %d and is %d; %v, %v", begins, before, after, err, readErr)
+		}
+	}
+}
+
 // TestLostSegment checks that a SKU is not filled if the count of one segment is
 // missing, and that a fill fills all segments.
 func TestLostSegment(t *testing.T) {
