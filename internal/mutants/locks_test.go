@@ -67,7 +67,7 @@ var locks = []mutant{
 	{"any length of a lease is accepted", redisLock, "if b.lease < minLease {", "if false {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a confirmation extends a fixed lease", redisConfirm, "if g.backend.fixed {", "if false {", "internal/lock/redis TestConfirmFixedLease"},
 	{"a confirmation hides why a redis lock is lost", redisWatchdog, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestConfirmTellsTheReason"},
-	{"withlock calls a database without the schema held", "cmd/withlock/main.go", "case errors.Is(err, lock.ErrNoTable):", "case false:", "cmd/withlock TestNotMigrated/MariaDB"},
+	{"withlock calls a database without the schema held", "cmd/withlock/main.go", "case errors.Is(err, lock.ErrNotMigrated):", "case false:", "cmd/withlock TestNotMigrated/MariaDB"},
 	{"locks on MySQL without the table of tokens", "internal/lock/mysql/mysql.go", "if err == nil && !migrated {", "if false {", "internal/lock/session TestNoTable/MariaDB"},
 	{"locks on PostgreSQL without the table of tokens", "internal/lock/postgres/postgres.go", "if err == nil && !migrated {", "if false {", "internal/lock/session TestNoTable/PostgreSQL"},
 	{"a confirmation hides that an etcd session has expired", etcdConfirm, "notAlive == nil && seconds <= 0:", "false:", "internal/lock/etcd TestConfirmTellsTheReason/session"},

@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 )
 
-// New returns a Locker on the pool, whose schema has the table lock_tokens. For pool
+// New returns a Locker on the pool, whose schema has the sequence fencing_tokens. For pool
 // and lease see session.New.
 func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locker, error) {
 	return session.New(ctx, pool, session.Database{
@@ -43,34 +43,37 @@ func Key(scope, name string) int64 {
 	return int64(binary.BigEndian.Uint64(hash[:]))
 }
 
-// tokenKeyShift makes a key of lock_tokens: locks whose keys have the same first eight bits
-// share a row. With another shift, a lock's tokens could fall.
-const tokenKeyShift = 56
+// nextToken returns the next value of the sequence fencing_tokens. A value that is more
+// than a second behind the server's clock is not used: the statement raises the sequence to
+// the clock. So tokens rise although the sequence is new, was restored from a backup, or is
+// that of a standby that lacks the last values.
+//
+// setval could also lower a sequence. So one session raises it at a time: the lock has two
+// numbers as its key, which no lock of a name has. A session that gets it looks whether the
+// sequence is still behind. Others take values meanwhile, but use none: those are behind the
+// clock, too, and their sessions wait. Only if the clock is set back meanwhile do they use
+// them, and setval lowers the sequence only if they are more than a million.
+const nextToken = `WITH next AS MATERIALIZED (
+		SELECT nextval('fencing_tokens') AS token, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint AS clock)
+	SELECT CASE
+		WHEN token >= clock - 1000000 THEN token
+		WHEN pg_advisory_xact_lock(1752132708, 1717662580) IS NULL THEN NULL
+		WHEN (SELECT last_value FROM fencing_tokens) < clock - 1000000 THEN setval('fencing_tokens', clock)
+		ELSE nextval('fencing_tokens') END FROM next`
 
-// mint raises the token of the row that the lock shares with others. Earlier versions had
-// a row for each lock: the token is greater than that one, too.
-func mint(ctx context.Context, conn *sql.Conn, key any) (token int64, err error) {
-	err = conn.QueryRowContext(ctx, minting, shared(key), key).Scan(&token)
+func mint(ctx context.Context, conn *sql.Conn, _ any) (token int64, err error) {
+	err = conn.QueryRowContext(ctx, nextToken).Scan(&token)
 	return token, err
 }
 
-// shared returns the key of the row.
-func shared(key any) int64 { return key.(int64) >> tokenKeyShift }
-
-const minting = `INSERT INTO lock_tokens AS t (lock_key, token)
-		VALUES ($1, GREATEST((EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint,
-			(SELECT token + 1 FROM lock_tokens WHERE lock_key = $2)))
-		ON CONFLICT (lock_key) DO UPDATE SET token = GREATEST(t.token + 1, EXCLUDED.token)
-		RETURNING token`
-
-// wait sends both statements in one pipeline, which is one transaction. Each sees what was
-// committed before it began, so the token is greater than that of the last holder.
+// wait sends both statements in one pipeline, which is one transaction. Its commit writes
+// what nextval has logged to the disk.
 func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
 	batch := new(pgx.Batch)
 	batch.Queue("SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL", key).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&taken.Session, &taken.Granted)
 	})
-	batch.Queue(minting, shared(key), key).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token) })
+	batch.Queue(nextToken).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token) })
 	err = conn.Raw(func(driverConn any) error { return driverConn.(*stdlib.Conn).Conn().SendBatch(ctx, batch).Close() })
 	return taken, err
 }
@@ -108,9 +111,9 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	)
 	err = conn.QueryRowContext(ctx, `SELECT pg_backend_pid(), current_database() || '.' || COALESCE(current_schema(), ''),
 		EXTRACT(EPOCH FROM clock_timestamp() - GREATEST(pg_postmaster_start_time(),
-			(SELECT stats_reset FROM pg_stat_bgwriter)))::float8, to_regclass('lock_tokens') IS NOT NULL`).Scan(&s.Session, &s.Scope, &uptime, &migrated)
+			(SELECT stats_reset FROM pg_stat_bgwriter)))::float8, to_regclass('fencing_tokens') IS NOT NULL`).Scan(&s.Session, &s.Scope, &uptime, &migrated)
 	if err == nil && !migrated {
-		err = lock.ErrNoTable
+		err = lock.ErrNotMigrated
 	}
 	s.Uptime = time.Duration(uptime * float64(time.Second))
 	return s, err

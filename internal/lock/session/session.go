@@ -69,7 +69,7 @@ type Database struct {
 	// IsTimeout reports whether err, which may be nil, means that MaxWait has passed.
 	IsTimeout func(err error) bool
 	// Prepare sets up a new connection. Its session must end when the server has
-	// received no statement for the length of a lease. lock.ErrNoTable: tokens cannot be minted.
+	// received no statement for the length of a lease. lock.ErrNotMigrated: tokens cannot be minted.
 	Prepare func(ctx context.Context, conn *sql.Conn, lease time.Duration) (Server, error)
 }
 
@@ -99,7 +99,7 @@ type Locker struct {
 // lock.DefaultLease. It is rounded up to whole seconds, and to at least two.
 //
 // New returns an error if the connections do not have sessions of their own, as
-// behind a pooler that assigns a session to each transaction. lock.ErrNoTable: the database was
+// behind a pooler that assigns a session to each transaction. lock.ErrNotMigrated: the database was
 // not migrated.
 func New(ctx context.Context, pool *sql.DB, database Database, lease time.Duration) (*Locker, error) {
 	lease = (cmp.Or(lease, lock.DefaultLease) + time.Second - 1).Truncate(time.Second)
