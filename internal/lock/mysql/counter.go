@@ -15,8 +15,9 @@ import (
 // maxBehind is how far in microseconds a token may be behind the server's clock. If a
 // sequence is further behind, it is raised to the clock first, so that tokens rise although
 // the sequence is new, was restored from a backup, or has lost its last values: MariaDB
-// writes a sequence to the disk up to a second after it has changed. A server that crashes,
-// or another one that takes over, grants no lock within maxBehind: see session.Server.
+// flushes a sequence to the disk up to a second after it has changed. Until a server that has
+// crashed has restarted, or another one has taken over, more time than maxBehind passes: no
+// session asks a server for a lock in its first two seconds.
 const maxBehind = 1_000_000
 
 // counter mints tokens, which rise for all locks of a database together. On MariaDB it is

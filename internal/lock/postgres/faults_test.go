@@ -47,7 +47,7 @@ func TestFailingStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for _, statement := range []string{"pg_advisory_lock", "fencing_tokens"} {
+	for _, statement := range []string{"setval", "pg_advisory_lock", "nextval"} {
 		wire.Arm(faults.Fault{Kind: faults.Deadlock, Nth: 1, Times: 2, Only: statement})
 		_, err = l.Lock(t.Context(), "a")
 		mustBeRefused(statement, err)

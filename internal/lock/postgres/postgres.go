@@ -43,38 +43,59 @@ func Key(scope, name string) int64 {
 	return int64(binary.BigEndian.Uint64(hash[:]))
 }
 
-// nextToken returns the next value of the sequence fencing_tokens. A value that is more
-// than a second behind the server's clock is not used: the statement raises the sequence to
-// the clock. So tokens rise although the sequence is new, was restored from a backup, or is
-// that of a standby that lacks the last values.
-//
-// setval could also lower a sequence. So one session raises it at a time: the lock has two
-// numbers as its key, which no lock of a name has. A session that gets it looks whether the
-// sequence is still behind. Others take values meanwhile, but use none: those are behind the
-// clock, too, and their sessions wait. Only if the clock is set back meanwhile do they use
-// them, and setval lowers the sequence only if they are more than a million.
-const nextToken = `WITH next AS MATERIALIZED (
-		SELECT nextval('fencing_tokens') AS token, (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint AS clock)
-	SELECT CASE
-		WHEN token >= clock - 1000000 THEN token
+const (
+	// maxBehind is how far in microseconds a token may be behind the server's clock. If the
+	// sequence is further behind, it is raised to the clock first, so that tokens rise
+	// although the sequence is new, was restored from a backup, or is that of a standby that
+	// lacks the last values.
+	maxBehind = 1_000_000
+
+	nextToken = "SELECT nextval('fencing_tokens'), clock_timestamp()"
+
+	// raiseTo raises the sequence to the clock $1, unless another session has done so, and
+	// returns the next token. setval could also lower a sequence. So one session raises it
+	// at a time: their lock has two numbers as its key, which no lock of a name has. Then the
+	// sequence is still more than maxBehind, $2, behind. Others take values meanwhile, but
+	// use none: those are behind the clock, too, and their sessions wait. If the clock is set
+	// back at that moment, they use them; setval lowers the sequence only if a million were
+	// taken while it ran.
+	raiseTo = `SELECT CASE
 		WHEN pg_advisory_xact_lock(1752132708, 1717662580) IS NULL THEN NULL
-		WHEN (SELECT last_value FROM fencing_tokens) < clock - 1000000 THEN setval('fencing_tokens', clock)
-		ELSE nextval('fencing_tokens') END FROM next`
+		WHEN (SELECT last_value FROM fencing_tokens) < $1::bigint - $2::bigint THEN setval('fencing_tokens', $1::bigint)
+		ELSE nextval('fencing_tokens') END`
+)
 
 func mint(ctx context.Context, conn *sql.Conn, _ any) (token int64, err error) {
-	err = conn.QueryRowContext(ctx, nextToken).Scan(&token)
+	var clock time.Time
+	if err := conn.QueryRowContext(ctx, nextToken).Scan(&token, &clock); err != nil {
+		return 0, err
+	}
+	return raise(ctx, conn, token, clock.UnixMicro())
+}
+
+// raise returns the token, or a later one if that one is too far behind the clock.
+func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, error) {
+	if token >= clock-maxBehind {
+		return token, nil
+	}
+	err := conn.QueryRowContext(ctx, raiseTo, clock, maxBehind).Scan(&token)
 	return token, err
 }
 
-// wait sends both statements in one pipeline, which is one transaction. Its commit writes
+// wait sends both statements in one pipeline, which is one transaction. Its commit flushes
 // what nextval has logged to the disk.
 func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
+	var clock time.Time
 	batch := new(pgx.Batch)
 	batch.Queue("SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL", key).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&taken.Session, &taken.Granted)
 	})
-	batch.Queue(nextToken).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token) })
+	batch.Queue(nextToken).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token, &clock) })
 	err = conn.Raw(func(driverConn any) error { return driverConn.(*stdlib.Conn).Conn().SendBatch(ctx, batch).Close() })
+	if err != nil {
+		return taken, err
+	}
+	taken.Token, err = raise(ctx, conn, taken.Token, clock.UnixMicro())
 	return taken, err
 }
 

@@ -89,6 +89,7 @@ func (s server) newCounter(start uint64) {
 	if s.table {
 		s.exec("DROP TABLE fencing_tokens")
 		s.exec(tableOfMySQL(s.t))
+		s.exec(fmt.Sprintf("INSERT INTO fencing_tokens VALUES ('%s', %d)", strings.TrimPrefix(s.key("a").(string), "holdfast/")[:2], start))
 		return
 	}
 	s.exec(map[bool]string{true: "DROP TABLE fencing_tokens", false: "DROP SEQUENCE fencing_tokens"}[s.mysql()])

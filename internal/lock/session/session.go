@@ -12,10 +12,9 @@
 // server does not answer, the lease is lost after two thirds of its length, before the
 // server can free the lock.
 //
-// The fencing token is the greater of the last token plus one, which a table keeps,
-// and the server's clock in microseconds. A holder mints its token after the server
-// has granted it the lock, and commits it before it uses the lock. A waiter sends both
-// statements together.
+// The fencing token is the next value of a sequence. A sequence that is more than a second
+// behind the server's clock in microseconds is raised to it first. A holder mints its token
+// after the server has granted it the lock. A waiter sends both statements together.
 package session
 
 import (
