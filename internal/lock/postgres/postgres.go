@@ -26,16 +26,25 @@ import (
 // and lease see session.New.
 func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locker, error) {
 	return session.New(ctx, pool, session.Database{
-		Try:       "SELECT pg_backend_pid(), pg_try_advisory_lock($1)",
+		Try:       try,
 		Wait:      wait,
 		Check:     "SELECT pg_backend_pid(), $1::bigint IS NOT NULL", // only the session itself could free its lock
-		Unlock:    "SELECT pg_backend_pid(), pg_advisory_unlock($1)",
+		Unlock:    unlock,
 		Key:       func(scope, name string) any { return Key(scope, name) },
 		Mint:      mint,
 		IsTimeout: isLockTimeout,
 		Prepare:   prepare,
 	}, lease)
 }
+
+// The statements that each session prepares, because a grant should not wait for the server
+// to parse them.
+const (
+	try       = "SELECT pg_backend_pid(), pg_try_advisory_lock($1)"
+	waitFor   = "SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL"
+	unlock    = "SELECT pg_backend_pid(), pg_advisory_unlock($1)"
+	nextToken = "SELECT nextval('fencing_tokens'), clock_timestamp()"
+)
 
 // Key returns the number of a lock. scope is DATABASE.SCHEMA.
 func Key(scope, name string) int64 {
@@ -49,8 +58,6 @@ const (
 	// although the sequence is new, was restored from a backup, or is that of a standby that
 	// lacks the last values.
 	maxBehind = 1_000_000
-
-	nextToken = "SELECT nextval('fencing_tokens'), clock_timestamp()"
 
 	// raiseTo raises the sequence to the clock $1, unless another session has done so, and
 	// returns the next token. setval could also lower a sequence. So one session raises it
@@ -87,7 +94,7 @@ func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, erro
 func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
 	var clock time.Time
 	batch := new(pgx.Batch)
-	batch.Queue("SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL", key).QueryRow(func(row pgx.Row) error {
+	batch.Queue(waitFor, key).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&taken.Session, &taken.Granted)
 	})
 	batch.Queue(nextToken).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token, &clock) })
@@ -136,8 +143,18 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	if err == nil && !migrated {
 		err = lock.ErrNotMigrated
 	}
+	if err != nil {
+		return s, err
+	}
 	s.Uptime = time.Duration(uptime * float64(time.Second))
-	return s, err
+	return s, conn.Raw(func(driverConn any) error {
+		for _, statement := range []string{try, waitFor, unlock, nextToken} {
+			if _, err := driverConn.(*stdlib.Conn).Conn().Prepare(ctx, statement, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }

@@ -354,6 +354,8 @@ type grant struct {
 	until time.Time // the server keeps the session at least until then, and a third of a lease longer
 	keeps bool      // only Release closes the connection; see Connection
 
+	checks      *time.Timer           // begins the checks
+	begin       func()                // runs the checks
 	confirms    chan chan<- time.Time // requests of Confirm for a check
 	stop        chan struct{}         // closed by Release
 	stopped     chan struct{}         // closed when the checks have ended
@@ -475,12 +477,13 @@ func (g *grant) mint(ctx context.Context) error {
 	return nil
 }
 
-// startChecks checks the lock until Release, or until it is lost.
+// startChecks checks the lock until Release, or until it is lost. A lock that is freed
+// before the first check has no goroutine.
 func (g *grant) startChecks(lost func(error)) {
 	g.confirms, g.stop, g.stopped = make(chan chan<- time.Time), make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancelCheck = cancel
-	go func() {
+	g.begin = func() {
 		g.lost = g.check(ctx)
 		cancel()
 		if g.lost != nil {
@@ -490,7 +493,8 @@ func (g *grant) startChecks(lost func(error)) {
 		if g.lost != nil && !g.keepsConnection() {
 			_ = g.session.conn.Close() // frees the lock if the server still holds it
 		}
-	}()
+	}
+	g.checks = time.AfterFunc(checkInterval, g.begin)
 }
 
 // check renews the lease until Release, and returns nil then, or until the lock is lost,
@@ -498,19 +502,20 @@ func (g *grant) startChecks(lost func(error)) {
 func (g *grant) check(ctx context.Context) (lost error) {
 	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
+	var confirmed chan<- time.Time // nil: no Confirm has asked for the check
 	for {
-		var confirmed chan<- time.Time // nil: no Confirm has asked for the check
-		select {
-		case <-g.stop:
-			return nil
-		case <-ticker.C:
-		case confirmed = <-g.confirms:
-		}
 		if err := g.renew(ctx); err != nil {
 			return err
 		}
 		if confirmed != nil {
 			confirmed <- g.Until()
+		}
+		select {
+		case <-g.stop:
+			return nil
+		case <-ticker.C:
+			confirmed = nil
+		case confirmed = <-g.confirms:
 		}
 	}
 }
@@ -534,6 +539,10 @@ func (g *grant) renew(ctx context.Context) error {
 
 func (g *grant) Release(ctx context.Context) error {
 	close(g.stop)
+	if g.checks.Stop() { // they have not begun
+		g.cancelCheck()
+		close(g.stopped)
+	}
 	select {
 	case <-g.stopped:
 	case <-ctx.Done():
