@@ -86,13 +86,22 @@ func newServerAt(t *testing.T, dbURL string) server {
 // newCounter replaces what mints the tokens with one that begins at start.
 func (s server) newCounter(start uint64) {
 	s.t.Helper()
+	s.dropCounter()
+	s.makeCounter(start)
+}
+
+func (s server) dropCounter() {
+	s.t.Helper()
+	s.exec(map[bool]string{true: "DROP TABLE fencing_tokens", false: "DROP SEQUENCE fencing_tokens"}[s.mysql()])
+}
+
+func (s server) makeCounter(start uint64) {
+	s.t.Helper()
 	if s.table {
-		s.exec("DROP TABLE fencing_tokens")
 		s.exec(tableOfMySQL(s.t))
 		s.exec(fmt.Sprintf("INSERT INTO fencing_tokens VALUES ('%s', %d)", strings.TrimPrefix(s.key("a").(string), "holdfast/")[:2], start))
 		return
 	}
-	s.exec(map[bool]string{true: "DROP TABLE fencing_tokens", false: "DROP SEQUENCE fencing_tokens"}[s.mysql()])
 	s.exec(fmt.Sprintf("CREATE SEQUENCE fencing_tokens START WITH %d", start))
 }
 
@@ -490,12 +499,12 @@ func TestGrantWithoutAToken(t *testing.T) {
 		lease := locktest.MustLock(t, l, "a")
 		waiting := locktest.LockAsync(t.Context(), s.locker(s.url, locktest.LongLease), "a")
 		testenv.Await(t, "the server has the waiter", func() bool { return s.waiter() != 0 })
-		s.exec("ALTER TABLE fencing_tokens RENAME TO taken_away")
+		s.dropCounter()
 		locktest.MustUnlock(t, lease)
 		if answer := <-waiting; answer.Err == nil {
 			t.Errorf("the lock was granted with the token %d", answer.Lease.Token())
 		}
-		s.exec("ALTER TABLE taken_away RENAME TO fencing_tokens")
+		s.makeCounter(1)
 		next := locktest.MustLock(t, l, "a")
 		if next.Token() <= lease.Token() {
 			t.Errorf("token %d was followed by token %d", lease.Token(), next.Token())
@@ -556,7 +565,7 @@ func TestPooler(t *testing.T) {
 func TestNotMigrated(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
-		s.exec(map[bool]string{true: "DROP TABLE fencing_tokens", false: "DROP SEQUENCE fencing_tokens"}[s.mysql()])
+		s.dropCounter()
 		if l, err := s.tryLocker(s.url, 0); !errors.Is(err, lock.ErrNotMigrated) || !strings.Contains(err.Error(), "api migrate up") {
 			t.Errorf("New without the sequence: %v, error %v, want lock.ErrNotMigrated", l, err)
 		}
