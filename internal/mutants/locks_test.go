@@ -174,6 +174,7 @@ var locks = []mutant{
 	{"a server that does not answer keeps a lease", sessions, "	defer g.mu.Unlock()\n	return g.until", "	defer g.mu.Unlock()\n	return g.until.Add(time.Hour)", "internal/lock/session TestSilentServer"},
 	{"a lease ends when the server frees the lock", sessions, "g.backend.lease * 2 / 3", "g.backend.lease", "internal/lock/session TestSilentServer"},
 	{"Confirm of an SQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestConfirm"},
+	{"Confirm of an SQL lock waits for the first check", "internal/lock/session/confirm.go", "if g.checks.Stop() {", "if false {", "internal/lock/session TestConfirm"},
 	{"Confirm of a MySQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestEndedSession/MariaDB"},
 	{"Confirm of a PostgreSQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestEndedSession/PostgreSQL"},
 	{"Confirm of an SQL lock tells more than the lease", sessionConfirm, "return until, nil", "return until.Add(time.Minute), nil", "internal/lock/session TestConfirm"},

@@ -43,7 +43,7 @@ const (
 	try       = "SELECT pg_backend_pid(), pg_try_advisory_lock($1)"
 	waitFor   = "SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL"
 	unlock    = "SELECT pg_backend_pid(), pg_advisory_unlock($1)"
-	nextToken = "SELECT nextval('fencing_tokens'), clock_timestamp()"
+	nextValue = "SELECT nextval('fencing_tokens'), clock_timestamp()"
 )
 
 // Key returns the number of a lock. scope is DATABASE.SCHEMA.
@@ -74,7 +74,7 @@ const (
 
 func mint(ctx context.Context, conn *sql.Conn, _ any) (token int64, err error) {
 	var clock time.Time
-	if err := conn.QueryRowContext(ctx, nextToken).Scan(&token, &clock); err != nil {
+	if err := conn.QueryRowContext(ctx, nextValue).Scan(&token, &clock); err != nil {
 		return 0, err
 	}
 	return raise(ctx, conn, token, clock.UnixMicro())
@@ -97,7 +97,7 @@ func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, er
 	batch.Queue(waitFor, key).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&taken.Session, &taken.Granted)
 	})
-	batch.Queue(nextToken).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token, &clock) })
+	batch.Queue(nextValue).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token, &clock) })
 	err = conn.Raw(func(driverConn any) error { return driverConn.(*stdlib.Conn).Conn().SendBatch(ctx, batch).Close() })
 	if err != nil {
 		return taken, err
@@ -148,7 +148,7 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	}
 	s.Uptime = time.Duration(uptime * float64(time.Second))
 	return s, conn.Raw(func(driverConn any) error {
-		for _, statement := range []string{try, waitFor, unlock, nextToken} {
+		for _, statement := range []string{try, waitFor, unlock, nextValue} {
 			if _, err := driverConn.(*stdlib.Conn).Conn().Prepare(ctx, statement, statement); err != nil {
 				return err
 			}
