@@ -1016,7 +1016,7 @@ func TestNotMigrated(t *testing.T) {
 					t.Fatal(err)
 				}
 				var code exitError // an error without one is exitFailed
-				if err := holdAndRun(c, nil); err == nil || errors.As(err, &code) || !strings.Contains(err.Error(), "lock_tokens") || !strings.Contains(err.Error(), "api migrate up") {
+				if err := holdAndRun(c, nil); err == nil || errors.As(err, &code) || !strings.Contains(err.Error(), "fencing_tokens") || !strings.Contains(err.Error(), "api migrate up") {
 					t.Errorf("with %v: %v", wait, err)
 				}
 			}

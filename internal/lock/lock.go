@@ -23,9 +23,8 @@ var (
 	// may have had the lock since. It is wrapped in one of the reasons below.
 	ErrLost = errors.New("the lock was lost")
 
-	// ErrNoTable means that a database cannot mint fencing tokens, because it was not
-	// migrated.
-	ErrNoTable = errors.New("the database has no table lock_tokens; run api migrate up with the same --db")
+	// ErrNotMigrated means that a database cannot mint fencing tokens.
+	ErrNotMigrated = errors.New("the database has no fencing_tokens; run api migrate up with the same --db")
 )
 
 // The reasons for which a lock is lost. Each wraps ErrLost.

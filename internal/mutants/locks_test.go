@@ -13,6 +13,7 @@ const (
 	etcdLock           = "internal/lock/etcd/etcd.go"
 	etcdSession        = "internal/lock/etcd/session.go"
 	mysqlLock          = "internal/lock/mysql/mysql.go"
+	mysqlCounter       = "internal/lock/mysql/counter.go"
 	postgresLock       = "internal/lock/postgres/postgres.go"
 	zookeeperLock      = "internal/lock/zookeeper/zookeeper.go"
 	zookeeperShow      = "internal/lock/zookeeper/show.go"
@@ -67,9 +68,9 @@ var locks = []mutant{
 	{"any length of a lease is accepted", redisLock, "if b.lease < minLease {", "if false {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a confirmation extends a fixed lease", redisConfirm, "if g.backend.fixed {", "if false {", "internal/lock/redis TestConfirmFixedLease"},
 	{"a confirmation hides why a redis lock is lost", redisWatchdog, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestConfirmTellsTheReason"},
-	{"withlock calls a database without the schema held", "cmd/withlock/main.go", "case errors.Is(err, lock.ErrNoTable):", "case false:", "cmd/withlock TestNotMigrated/MariaDB"},
-	{"locks on MySQL without the table of tokens", "internal/lock/mysql/mysql.go", "if err == nil && !migrated {", "if false {", "internal/lock/session TestNoTable/MariaDB"},
-	{"locks on PostgreSQL without the table of tokens", "internal/lock/postgres/postgres.go", "if err == nil && !migrated {", "if false {", "internal/lock/session TestNoTable/PostgreSQL"},
+	{"withlock calls a database without the schema held", "cmd/withlock/main.go", "case errors.Is(err, lock.ErrNotMigrated):", "case false:", "cmd/withlock TestNotMigrated/MariaDB"},
+	{"locks on MariaDB without the sequence of tokens", mysqlLock, "		return s, lock.ErrNotMigrated\n", "		return s, nil\n", "internal/lock/session TestNotMigrated/MariaDB"},
+	{"locks on PostgreSQL without the sequence of tokens", postgresLock, "if err == nil && !migrated {", "if false {", "internal/lock/session TestNotMigrated/PostgreSQL"},
 	{"a confirmation hides that an etcd session has expired", etcdConfirm, "notAlive == nil && seconds <= 0:", "false:", "internal/lock/etcd TestConfirmTellsTheReason/session"},
 	{"a confirmation hides why a session is lost", sessionConfirm, "cmp.Or(g.lost, lock.ErrLost)", "cmp.Or(lock.ErrLost, g.lost)", "internal/lock/session TestConfirm"},
 	{"a waiter asks again only when it is woken", redisLock, "maxSleep = 2 * time.Second", "maxSleep = time.Hour", "internal/lock/redis TestQueueIsLost/queue"},
@@ -120,12 +121,15 @@ var locks = []mutant{
 	{"a holder that holds nothing is listed when the answer comes late", zookeeperShow, "			<-answered\n", "", "internal/lock/zookeeper TestFailingRequests"},
 	{"a holder that holds nothing is listed when the answer is lost", zookeeperShow, "			shown.deleteAsync() // it may have been created all the same\n", "", "internal/lock/zookeeper TestFailingRequests"},
 	{"the waiter of an SQL lock gives up with its session", sessions, "s.reused || wait && ", "s.reused || false && wait && ", "internal/lock/session TestWaiterOutlivesItsSession"},
-	{"MySQL tokens fall after a restore", mysqlLock, "LAST_INSERT_ID(GREATEST(lock_tokens.token + 1, VALUES(token)))", "LAST_INSERT_ID(lock_tokens.token + 1)", "internal/lock/session TestTokensAfterARestore/MariaDB"},
-	{"PostgreSQL tokens fall after a restore", postgresLock, "GREATEST(t.token + 1, EXCLUDED.token)", "t.token + 1", "internal/lock/session TestTokensAfterARestore/PostgreSQL"},
-	{"each MySQL lock has a row for its tokens", mysqlLock, "shared := key[:tokenKeyLength]", "shared := key", "internal/lock/session TestTokenRows/MariaDB"},
-	{"each PostgreSQL lock has a row for its tokens", postgresLock, "return key.(int64) >> tokenKeyShift", "return key.(int64)", "internal/lock/session TestTokenRows/PostgreSQL"},
-	{"MySQL tokens fall below those of an earlier version", mysqlLock, "SELECT token + 1 FROM lock_tokens WHERE lock_key = '%s'", "SELECT token * 0 FROM lock_tokens WHERE lock_key = '%s'", "internal/lock/session TestTokenRows/MariaDB"},
-	{"PostgreSQL tokens fall below those of an earlier version", postgresLock, "SELECT token + 1 FROM lock_tokens WHERE lock_key = $2", "SELECT token * 0 FROM lock_tokens WHERE lock_key = $2", "internal/lock/session TestTokenRows/PostgreSQL"},
+	{"tokens in a table fall after a restore", mysqlCounter, "LAST_INSERT_ID(GREATEST(fencing_tokens.token + 1, VALUES(token)))", "LAST_INSERT_ID(fencing_tokens.token + 1)", "internal/lock/session TestTokensRise/table"},
+	{"tokens in a table fall with the clock", mysqlCounter, "LAST_INSERT_ID(GREATEST(fencing_tokens.token + 1, VALUES(token)))", "LAST_INSERT_ID(VALUES(token))", "internal/lock/session TestTokensRise/table"},
+	{"MariaDB tokens fall after a restore", mysqlCounter, "if token >= clock-maxBehind {", "if true {", "internal/lock/session TestTokensRise/MariaDB"},
+	{"MariaDB tokens fall after a crash", mysqlCounter, "if token >= clock-maxBehind {", "if true {", "internal/lock/session TestTokensAfterACrash/MariaDB"},
+	{"a token of MariaDB is not that of the raised sequence", mysqlCounter, "SELECT NEXTVAL(fencing_tokens)\", clock)", "SELECT %[1]d + 1\", clock)", "internal/lock/mysql TestRaise"},
+	{"PostgreSQL tokens fall after a restore", postgresLock, "if token >= clock-maxBehind {", "if true {", "internal/lock/session TestTokensRise/PostgreSQL"},
+	{"a session that has waited lowers a sequence", postgresLock, "WHEN (SELECT last_value FROM fencing_tokens) < $1::bigint - $2::bigint THEN", "WHEN $2::bigint > 0 THEN", "internal/lock/postgres TestRaise"},
+	{"several sessions raise a sequence at the same time", postgresLock, "WHEN pg_advisory_xact_lock(1752132708, 1717662580) IS NULL THEN NULL", "WHEN FALSE THEN NULL", "internal/lock/postgres TestRaise"},
+	{"each lock has a row for its tokens", mysqlCounter, "shared := key[len(keyPrefix):][:2]", "shared := key[len(keyPrefix):][:3]", "internal/lock/session TestTokenRows"},
 	{"a tick is not recorded when the process is stopping", job, "context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)", "context.WithTimeout(ctx, recordTimeout)", "internal/lock/recipe TestTickOfAProcessThatStops"},
 	{"a candidate whose leadership was lost at Unlock does not stand again", leader, "lost = errors.Is(lease.Unlock(ctx), lock.ErrLost)", "_ = lease.Unlock(ctx)", "internal/lock/recipe TestLeadershipLostAtUnlock"},
 	{"a nested withlock inherits the outer token", withlockCmd, "append(variables(), tokenVariable, slotVariable)", "append(variables(), slotVariable)", "cmd/withlock TestNestedTokens"},
@@ -170,6 +174,7 @@ var locks = []mutant{
 	{"a server that does not answer keeps a lease", sessions, "	defer g.mu.Unlock()\n	return g.until", "	defer g.mu.Unlock()\n	return g.until.Add(time.Hour)", "internal/lock/session TestSilentServer"},
 	{"a lease ends when the server frees the lock", sessions, "g.backend.lease * 2 / 3", "g.backend.lease", "internal/lock/session TestSilentServer"},
 	{"Confirm of an SQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestConfirm"},
+	{"Confirm of an SQL lock waits for the first check", "internal/lock/session/confirm.go", "if g.checks.Stop() {", "if false {", "internal/lock/session TestConfirm"},
 	{"Confirm of a MySQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestEndedSession/MariaDB"},
 	{"Confirm of a PostgreSQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestEndedSession/PostgreSQL"},
 	{"Confirm of an SQL lock tells more than the lease", sessionConfirm, "return until, nil", "return until.Add(time.Minute), nil", "internal/lock/session TestConfirm"},
@@ -177,9 +182,8 @@ var locks = []mutant{
 	{"Confirm of an SQL lock waits for a server that does not answer", sessionConfirm, "case <-ctx.Done():", "case <-context.WithoutCancel(ctx).Done():", "internal/lock/session TestConfirm"},
 	{"Confirm of a lost SQL lock does not return", sessionConfirm, "case <-g.stopped:", "case <-context.WithoutCancel(ctx).Done():", "internal/lock/session TestConfirm"},
 	{"a token is minted before its lock is granted", sessions, "	switch granted, err := g.ask(ctx, g.backend.database.Try", "	_, _ = g.backend.database.Mint(ctx, g.session.conn, g.key)\n	switch granted, err := g.ask(ctx, g.backend.database.Try", "internal/lock/session TestTokenAfterGrant"},
-	{"a MySQL lock is granted without a token", mysqlLock, "if err := next(rows, &taken.Token); err != nil {", "if err := next(rows, &taken.Token); false {", "internal/lock/mysql TestWait_CutShort"},
-	{"a MySQL answer that ends in its middle is whole", mysqlLock, "return cmp.Or(rows.Err(), errCutShort)", "return rows.Err()", "internal/lock/mysql TestWait_CutShort"},
-	{"a waiter's token on MySQL is minted before its lock is granted", mysqlLock, "\"SELECT CONNECTION_ID(), GET_LOCK('%s', %d); %s; SELECT LAST_INSERT_ID()\"", "\"%[3]s; SELECT CONNECTION_ID(), GET_LOCK('%[1]s', %[2]d); SELECT LAST_INSERT_ID()\"", "internal/lock/session TestTokenOfAWaiter/MariaDB"},
+	{"a MySQL lock is granted without a token", mysqlCounter, "if err := next(rows, &token, &clock); err != nil {", "if err := next(rows, &token, &clock); false {", "internal/lock/mysql TestWait_CutShort"},
+	{"a MySQL answer that ends in its middle is whole", mysqlCounter, "return cmp.Or(rows.Err(), errCutShort)", "return rows.Err()", "internal/lock/mysql TestWait_CutShort"},
 	{"a lease counts from the beginning of the wait", sessions, "if time.Since(asked) <= checkInterval {", "if true {", "internal/lock/session TestLeaseAfterAWait"},
 	{"a lock that is gone after the wait is granted", sessions, "		if err == nil && !held {\n			err = lock.ErrDeleted\n		}\n		if err == nil {", "		if err == nil && !held {\n			err = nil\n		}\n		if err == nil {", "internal/lock/session TestLeaseAfterAWait"},
 	{"a waiter's answer in another session counts", sessions, "case taken.Session != g.session.server.Session:", "case taken.Session < 0:", "internal/lock/session TestWaiterMoved"},

@@ -22,12 +22,13 @@ import (
 	"github.com/holdfast-stock/holdfast/migrations"
 )
 
-// tables returns the tables of the database, without that of the migrations.
+// tables returns the tables and sequences of the database, without the table of the
+// migrations.
 func tables(t testing.TB, s *SQL) []string {
 	t.Helper()
 	query := map[sqltx.Dialect]string{
 		sqltx.MySQL:    "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()",
-		sqltx.Postgres: "SELECT table_name FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA()",
+		sqltx.Postgres: "SELECT table_name FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() UNION SELECT sequencename FROM pg_sequences WHERE schemaname = CURRENT_SCHEMA()",
 		sqltx.SQLite:   "SELECT name FROM sqlite_master WHERE type = 'table'",
 	}[s.Dialect()]
 	var names []string
@@ -44,8 +45,8 @@ func TestMigrate_UpDownUp(t *testing.T) {
 		s := opened(t, dbURL)
 		ctx := t.Context()
 		want := []string{"claims", "jobs", "ledger", "order_history", "order_lines", "orders", "outbox", "payments", "stock", "stock_parts"}
-		if s.Dialect() != sqltx.SQLite { // it holds no locks
-			want = slices.Insert(want, slices.Index(want, "order_history"), "lock_tokens")
+		if s.Dialect() != sqltx.SQLite { // it has no locks
+			want = slices.Insert(want, slices.Index(want, "jobs"), "fencing_tokens")
 		}
 		latest, err := migrations.Latest(string(s.Dialect()))
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 
 // object is a part of a schema that a migration makes or removes: a table "stock", a
 // column "stock.layout", an index "orders#orders_due", or a row that a migration inserts,
-// "ledger()". It begins with its table.
+// "ledger()". It begins with its table. A sequence is like a table without columns.
 type object string
 
 func (o object) table() string { return string(o[:strings.IndexAny(string(o)+".", ".#(")]) }
@@ -148,7 +148,7 @@ func statements(text string) (all []string) {
 }
 
 var (
-	firstWords   = regexp.MustCompile(`^(CREATE TABLE|DROP TABLE|ALTER TABLE|CREATE INDEX|DROP INDEX|INSERT INTO|UPDATE) (\w+)(?: ON (\w+))?`)
+	firstWords   = regexp.MustCompile(`^(CREATE TABLE|DROP TABLE|ALTER TABLE|CREATE (?:/\*M! )?SEQUENCE|DROP SEQUENCE|CREATE INDEX|DROP INDEX|INSERT INTO|UPDATE) (\w+)(?: ON (\w+))?`)
 	tableColumn  = regexp.MustCompile(`(?m)^    (\w+) +\w`)
 	changeColumn = regexp.MustCompile(`(ADD|DROP) COLUMN (\w+)`)
 	renameColumn = regexp.MustCompile(`RENAME COLUMN (\w+) TO (\w+)`)
@@ -172,7 +172,9 @@ func parseStatement(text string, indexes map[string]string) (st statement, err e
 				st.makes = append(st.makes, object(name+"."+column[1]))
 			}
 		}
-	case "DROP TABLE":
+	case "CREATE SEQUENCE", "CREATE /*M! SEQUENCE": // MySQL makes a table of it
+		st.makes = append(st.makes, object(name))
+	case "DROP TABLE", "DROP SEQUENCE":
 		st.remove = append(st.remove, object(name))
 	case "ALTER TABLE":
 		st.alter(name)

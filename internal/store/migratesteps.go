@@ -98,9 +98,12 @@ func (d *stepDriver) Run(text io.Reader) error {
 	return nil
 }
 
-// holdUnused refuses to revert a migration if that would lose data, also data that an
+// holdUnused refuses to revert a migration that would lose data, also data that an
 // instance has written since it was looked for, and keeps others from writing more.
 func (d *stepDriver) holdUnused(ctx context.Context, number int) error {
+	if len(losses[number]) == 0 {
+		return nil
+	}
 	found, err := d.sql.schema(ctx)
 	if err != nil {
 		return err
@@ -217,17 +220,20 @@ func markAs(version int) string {
 	return fmt.Sprintf("UPDATE schema_migrations SET version = %d, dirty = FALSE", version)
 }
 
-// schema reads which tables, columns and indexes there are, and whether the ledger has
-// its row. Indexes of MySQL are left out: there, they are part of their tables'
-// statements.
+// schema reads which tables, columns, sequences and indexes there are, and whether the
+// ledger has its row. Indexes of MySQL are left out: there, they are part of their tables'
+// statements. So are the columns of fencing_tokens, which is a sequence on MariaDB and a
+// table on MySQL.
 func (s *SQL) schema(ctx context.Context) (schema, error) {
 	queries := map[sqltx.Dialect][]string{
 		sqltx.MySQL: {
-			"SELECT table_name, CONCAT('.', column_name) FROM information_schema.columns WHERE table_schema = DATABASE()",
+			"SELECT table_name, CONCAT('.', column_name) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name <> 'fencing_tokens'",
+			"SELECT table_name, '' FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'fencing_tokens'",
 		},
 		sqltx.Postgres: {
 			"SELECT table_name, '.' || column_name FROM information_schema.columns WHERE table_schema = CURRENT_SCHEMA()",
 			"SELECT tablename, '#' || indexname FROM pg_indexes WHERE schemaname = CURRENT_SCHEMA()",
+			"SELECT sequencename, '' FROM pg_sequences WHERE schemaname = CURRENT_SCHEMA()",
 		},
 		sqltx.SQLite: {
 			"SELECT m.name, '.' || p.name FROM sqlite_master AS m, pragma_table_info(m.name) AS p WHERE m.type = 'table'",
@@ -278,8 +284,8 @@ type loss struct {
 	where   string   // empty: any row
 }
 
-// losses are those of each migration. The rows of jobs and lock_tokens are not among them:
-// jobs are claimed again, and tokens rise without the table, by the server's clock.
+// losses are those of each migration. The rows of jobs, and fencing tokens, are not among
+// them: jobs are claimed again, and tokens go on from the server's clock.
 var losses = map[int][]loss{
 	1: {
 		{what: "orders", table: "orders"},

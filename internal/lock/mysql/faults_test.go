@@ -1,11 +1,13 @@
 package mysql
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 
@@ -19,8 +21,8 @@ import (
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.MariaDB(t)
-	if _, err := New(t.Context(), open(t, dbURL), 0); !errors.Is(err, lock.ErrNoTable) {
-		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNoTable)
+	if _, err := New(t.Context(), open(t, dbURL), 0); !errors.Is(err, lock.ErrNotMigrated) {
+		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNotMigrated)
 	}
 	migrate(t, dbURL)
 	u, err := url.Parse(dbURL)
@@ -55,11 +57,17 @@ func TestFailingStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for range 2 { // in an idle session, and in a new one, which the first failure has made needed
-		statements.Arm(faults.Fault{Kind: faults.ReadOnly, Nth: 1, Times: 2, Only: "INSERT INTO lock_tokens"})
-		_, err := l.Lock(t.Context(), "a")
-		statements.Disarm()
-		mustBeRefused(t, "the mint", err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, statement := range []string{"DO SETVAL", "NEXTVAL(fencing_tokens), "} { // the sequence is new, so it is raised
+		for range 2 { // in an idle session, and in a new one, which the first failure has made needed
+			for _, request := range []func(context.Context, string) (lock.Lease, error){l.Lock, l.TryLock} {
+				statements.Arm(faults.Fault{Kind: faults.ReadOnly, Nth: 1, Times: 2, Only: statement})
+				_, err := request(ctx, "a")
+				statements.Disarm()
+				mustBeRefused(t, statement, err)
+			}
+		}
 	}
 	lease, err := l.Lock(t.Context(), "a") // once the server has seen that the session has ended
 	if err != nil {

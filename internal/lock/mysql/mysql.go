@@ -9,7 +9,6 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -23,85 +22,32 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 )
 
-// New returns a Locker on the pool, whose database has the table lock_tokens, and whose
-// driver accepts several statements in one text. For pool and lease see session.New.
+// New returns a Locker on the pool, whose database has fencing_tokens, and whose driver
+// accepts several statements in one text. For pool and lease see session.New.
 func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locker, error) {
+	var tokens counter
 	return session.New(ctx, pool, session.Database{
 		Try:       "SELECT CONNECTION_ID(), GET_LOCK(?, 0)",
-		Wait:      wait,
+		Wait:      tokens.wait,
 		Check:     "SELECT CONNECTION_ID(), COALESCE(IS_USED_LOCK(?) = CONNECTION_ID(), FALSE) AND NOT @@GLOBAL.read_only",
 		Unlock:    "SELECT CONNECTION_ID(), COALESCE(RELEASE_LOCK(?), FALSE)",
 		Key:       func(scope, name string) any { return Key(scope, name) },
-		Mint:      mint,
+		Mint:      tokens.mint,
 		IsTimeout: func(error) bool { return false }, // GET_LOCK returns 0
-		Prepare:   prepare,
+		Prepare:   tokens.prepare,
 	}, lease)
 }
+
+const keyPrefix = "holdfast/"
 
 // Key returns the name of a lock on the server, where the locks of all databases
 // share their names. MySQL allows 64 characters.
 func Key(database, name string) string {
 	hash := sha256.Sum256([]byte(database + "\x00" + name))
-	return "holdfast/" + hex.EncodeToString(hash[:24])
+	return keyPrefix + hex.EncodeToString(hash[:24])
 }
 
-// tokenKeyLength is the length of the keys in lock_tokens: locks whose keys begin with the
-// same two hexadecimal digits share a row. With another length, a lock's tokens could fall.
-const tokenKeyLength = len("holdfast/") + 2
-
-// mint raises the token of the row that the lock shares with others. Earlier versions had
-// a row for each lock: the token is greater than that one, too.
-func mint(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
-	result, err := conn.ExecContext(ctx, minting(key.(string)))
-	if err != nil {
-		return 0, err
-	}
-	return result.LastInsertId()
-}
-
-// minting returns the statement that mints a token. It contains the key, so that it can be
-// part of a text of several statements. A key needs no quoting.
-func minting(key string) string {
-	shared := key[:tokenKeyLength]
-	return fmt.Sprintf(`INSERT INTO lock_tokens (lock_key, token)
-		SELECT '%s', LAST_INSERT_ID(GREATEST(CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED),
-			COALESCE((SELECT token + 1 FROM lock_tokens WHERE lock_key = '%s'), 0))) FROM DUAL
-		ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(lock_tokens.token + 1, VALUES(token)))`, shared, key)
-}
-
-// errCutShort means that the session was ended in the middle of a text.
-var errCutShort = errors.New("the server has answered only a part of the statements")
-
-// wait sends all statements as one text. If the wait ends without the lock, the token is
-// minted for nobody.
-func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
-	rows, err := conn.QueryContext(ctx, fmt.Sprintf("SELECT CONNECTION_ID(), GET_LOCK('%s', %d); %s; SELECT LAST_INSERT_ID()",
-		key, session.MaxWait/time.Second, minting(key.(string))))
-	if err != nil {
-		return taken, err
-	}
-	defer rows.Close()
-	if err := next(rows, &taken.Session, &taken.Granted); err != nil {
-		return taken, err
-	}
-	if !rows.NextResultSet() {
-		return taken, cmp.Or(rows.Err(), errCutShort)
-	}
-	if err := next(rows, &taken.Token); err != nil {
-		return taken, err
-	}
-	return taken, rows.Close()
-}
-
-// next reads the next row.
-func next(rows *sql.Rows, into ...any) error {
-	if !rows.Next() {
-		return cmp.Or(rows.Err(), errCutShort)
-	}
-	return rows.Scan(into...)
-}
-
-func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s session.Server, err error) {
+func (c *counter) prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s session.Server, err error) {
 	variables, err := show(ctx, conn, `SHOW GLOBAL VARIABLES WHERE Variable_name IN
 		('version', 'read_only', 'wsrep_provider', 'group_replication_group_name', 'group_replication_single_primary_mode')`)
 	if err != nil {
@@ -121,7 +67,7 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	}
 	for _, statement := range []string{
 		fmt.Sprintf("SET SESSION wait_timeout = %d, time_zone = '+00:00', autocommit = 1, %s = 0", lease/time.Second, statementBound),
-		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", // without gap locks, so that mints do not wait for each other
+		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", // without gap locks, so that mints in a table do not wait for each other
 	} {
 		if _, err := conn.ExecContext(ctx, statement); err != nil {
 			return s, err
@@ -129,13 +75,17 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	}
 	// A server may store the names of databases in lower case and still return them
 	// as a client has written them.
-	var migrated bool
-	err = conn.QueryRowContext(ctx, `SELECT CONNECTION_ID(), LOWER(DATABASE()), EXISTS
-		(SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'lock_tokens')`).Scan(&s.Session, &s.Scope, &migrated)
-	if err == nil && !migrated {
-		err = lock.ErrNoTable
+	var kind *string
+	err = conn.QueryRowContext(ctx, `SELECT CONNECTION_ID(), LOWER(DATABASE()), (SELECT table_type
+		FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'fencing_tokens')`).Scan(&s.Session, &s.Scope, &kind)
+	switch {
+	case err != nil:
+		return s, err
+	case kind == nil:
+		return s, lock.ErrNotMigrated
 	}
-	return s, err
+	c.table.Store(*kind != "SEQUENCE")
+	return s, nil
 }
 
 // refuse returns an error if other servers may grant the same locks.

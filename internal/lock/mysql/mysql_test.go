@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -112,11 +113,66 @@ func TestKey(t *testing.T) {
 	}
 }
 
+// TestPrivileges locks as a user that may only use the tokens.
+func TestPrivileges(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnMariaDB(t)
+	migrate(t, server.URL())
+	admin := open(t, server.URL())
+	u, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("locker")
+	grant := func(statement string) {
+		t.Helper()
+		if _, err := admin.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	grant("CREATE USER locker")
+	grant("GRANT SELECT ON fencing_tokens TO locker")
+	l, err := New(t.Context(), open(t, u.String()), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := l.Lock(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "INSERT command denied") || !strings.Contains(err.Error(), "fencing_tokens") {
+		t.Errorf("without INSERT: %v", err)
+	}
+	grant("GRANT INSERT ON fencing_tokens TO locker")
+	locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+}
+
+// TestRaise raises a sequence that another session has raised further meanwhile.
+func TestRaise(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.MariaDB(t)
+	migrate(t, dbURL)
+	conn, err := open(t, dbURL).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(t.Context(), "DO SETVAL(fencing_tokens, 9000000)"); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ token, clock, want int64 }{
+		{1, 8000000, 9000001},         // another was faster
+		{9000001, 9900000, 9000001},   // the sequence is not far behind
+		{9000001, 20000000, 20000001}, // it is raised
+	} {
+		if token, err := raise(t.Context(), conn, test.token, test.clock); err != nil || token != test.want {
+			t.Errorf("at %d, token %d becomes %d, want %d (%v)", test.clock, test.token, token, test.want, err)
+		}
+	}
+}
+
 // TestWait_CutShort expects no grant, and so no token 0, from an answer that ends in its
 // middle or cannot be read.
 func TestWait_CutShort(t *testing.T) {
 	t.Parallel()
-	granted, token := []driver.Value{int64(7), int64(1)}, []driver.Value{int64(42)}
+	granted, token := []driver.Value{int64(7), int64(1)}, []driver.Value{int64(42), int64(42 + maxBehind)}
 	for name, test := range map[string]struct {
 		answer answer
 		want   session.Taken
@@ -126,7 +182,7 @@ func TestWait_CutShort(t *testing.T) {
 		"no session":           {answer{rows: [][]driver.Value{{"x", int64(1)}, token}}, session.Taken{}},
 		"without second part":  {answer{rows: [][]driver.Value{granted}}, session.Taken{}},
 		"without token":        {answer{rows: [][]driver.Value{granted, nil}}, session.Taken{}},
-		"no number":            {answer{rows: [][]driver.Value{granted, {"x"}}}, session.Taken{}},
+		"no number":            {answer{rows: [][]driver.Value{granted, {"x", int64(0)}}}, session.Taken{}},
 		"cut after its tokens": {answer{rows: [][]driver.Value{granted, token}, end: io.ErrUnexpectedEOF}, session.Taken{}},
 	} {
 		db := sql.OpenDB(test.answer)
@@ -135,7 +191,7 @@ func TestWait_CutShort(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		taken, err := wait(t.Context(), conn, Key("d", "a"))
+		taken, err := new(counter).wait(t.Context(), conn, Key("d", "a"))
 		if sound := test.want.Granted; sound != (err == nil) || sound && taken != test.want {
 			t.Errorf("%s: %+v, %v", name, taken, err)
 		}

@@ -18,8 +18,8 @@ import (
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)
-	if _, err := New(t.Context(), open(t, dbURL), 0); !errors.Is(err, lock.ErrNoTable) {
-		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNoTable)
+	if _, err := New(t.Context(), open(t, dbURL), 0); !errors.Is(err, lock.ErrNotMigrated) {
+		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNotMigrated)
 	}
 	migrateUp(t, dbURL)
 	wire, wired, err := faults.NewWire(dbURL)
@@ -47,7 +47,7 @@ func TestFailingStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for _, statement := range []string{"pg_advisory_lock", "INSERT INTO lock_tokens"} {
+	for _, statement := range []string{"setval", "pg_advisory_lock", "nextval"} {
 		wire.Arm(faults.Fault{Kind: faults.Deadlock, Nth: 1, Times: 2, Only: statement})
 		_, err = l.Lock(t.Context(), "a")
 		mustBeRefused(statement, err)

@@ -22,14 +22,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 )
 
-// New returns a Locker on the pool, whose schema has the table lock_tokens. For pool
+// New returns a Locker on the pool, whose schema has the sequence fencing_tokens. For pool
 // and lease see session.New.
 func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locker, error) {
 	return session.New(ctx, pool, session.Database{
-		Try:       "SELECT pg_backend_pid(), pg_try_advisory_lock($1)",
+		Try:       try,
 		Wait:      wait,
 		Check:     "SELECT pg_backend_pid(), $1::bigint IS NOT NULL", // only the session itself could free its lock
-		Unlock:    "SELECT pg_backend_pid(), pg_advisory_unlock($1)",
+		Unlock:    unlock,
 		Key:       func(scope, name string) any { return Key(scope, name) },
 		Mint:      mint,
 		IsTimeout: isLockTimeout,
@@ -37,41 +37,72 @@ func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locke
 	}, lease)
 }
 
+// The statements that each session prepares, because a grant should not wait for the server
+// to parse them.
+const (
+	try       = "SELECT pg_backend_pid(), pg_try_advisory_lock($1)"
+	waitFor   = "SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL"
+	unlock    = "SELECT pg_backend_pid(), pg_advisory_unlock($1)"
+	nextValue = "SELECT nextval('fencing_tokens'), clock_timestamp()"
+)
+
 // Key returns the number of a lock. scope is DATABASE.SCHEMA.
 func Key(scope, name string) int64 {
 	hash := sha256.Sum256([]byte(scope + "\x00" + name))
 	return int64(binary.BigEndian.Uint64(hash[:]))
 }
 
-// tokenKeyShift makes a key of lock_tokens: locks whose keys have the same first eight bits
-// share a row. With another shift, a lock's tokens could fall.
-const tokenKeyShift = 56
+const (
+	// maxBehind is how far in microseconds a token may be behind the server's clock. If the
+	// sequence is further behind, it is raised to the clock first, so that tokens rise
+	// although the sequence is new, was restored from a backup, or is that of a standby that
+	// lacks the last values.
+	maxBehind = 1_000_000
 
-// mint raises the token of the row that the lock shares with others. Earlier versions had
-// a row for each lock: the token is greater than that one, too.
-func mint(ctx context.Context, conn *sql.Conn, key any) (token int64, err error) {
-	err = conn.QueryRowContext(ctx, minting, shared(key), key).Scan(&token)
+	// raiseTo raises the sequence to the clock $1, unless another session has done so, and
+	// returns the next token. setval could also lower a sequence. So one session raises it
+	// at a time: their lock has two numbers as its key, which no lock of a name has. Then the
+	// sequence is still more than maxBehind, $2, behind. Others take values meanwhile, but
+	// use none: those are behind the clock, too, and their sessions wait. If the clock is set
+	// back at that moment, they use them; setval lowers the sequence only if a million were
+	// taken while it ran.
+	raiseTo = `SELECT CASE
+		WHEN pg_advisory_xact_lock(1752132708, 1717662580) IS NULL THEN NULL
+		WHEN (SELECT last_value FROM fencing_tokens) < $1::bigint - $2::bigint THEN setval('fencing_tokens', $1::bigint)
+		ELSE nextval('fencing_tokens') END`
+)
+
+func mint(ctx context.Context, conn *sql.Conn, _ any) (token int64, err error) {
+	var clock time.Time
+	if err := conn.QueryRowContext(ctx, nextValue).Scan(&token, &clock); err != nil {
+		return 0, err
+	}
+	return raise(ctx, conn, token, clock.UnixMicro())
+}
+
+// raise returns the token, or a later one if that one is too far behind the clock.
+func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, error) {
+	if token >= clock-maxBehind {
+		return token, nil
+	}
+	err := conn.QueryRowContext(ctx, raiseTo, clock, maxBehind).Scan(&token)
 	return token, err
 }
 
-// shared returns the key of the row.
-func shared(key any) int64 { return key.(int64) >> tokenKeyShift }
-
-const minting = `INSERT INTO lock_tokens AS t (lock_key, token)
-		VALUES ($1, GREATEST((EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint,
-			(SELECT token + 1 FROM lock_tokens WHERE lock_key = $2)))
-		ON CONFLICT (lock_key) DO UPDATE SET token = GREATEST(t.token + 1, EXCLUDED.token)
-		RETURNING token`
-
-// wait sends both statements in one pipeline, which is one transaction. Each sees what was
-// committed before it began, so the token is greater than that of the last holder.
+// wait sends both statements in one pipeline, which is one transaction. Its commit flushes
+// what nextval has logged to the disk.
 func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
+	var clock time.Time
 	batch := new(pgx.Batch)
-	batch.Queue("SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL", key).QueryRow(func(row pgx.Row) error {
+	batch.Queue(waitFor, key).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&taken.Session, &taken.Granted)
 	})
-	batch.Queue(minting, shared(key), key).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token) })
+	batch.Queue(nextValue).QueryRow(func(row pgx.Row) error { return row.Scan(&taken.Token, &clock) })
 	err = conn.Raw(func(driverConn any) error { return driverConn.(*stdlib.Conn).Conn().SendBatch(ctx, batch).Close() })
+	if err != nil {
+		return taken, err
+	}
+	taken.Token, err = raise(ctx, conn, taken.Token, clock.UnixMicro())
 	return taken, err
 }
 
@@ -108,12 +139,22 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	)
 	err = conn.QueryRowContext(ctx, `SELECT pg_backend_pid(), current_database() || '.' || COALESCE(current_schema(), ''),
 		EXTRACT(EPOCH FROM clock_timestamp() - GREATEST(pg_postmaster_start_time(),
-			(SELECT stats_reset FROM pg_stat_bgwriter)))::float8, to_regclass('lock_tokens') IS NOT NULL`).Scan(&s.Session, &s.Scope, &uptime, &migrated)
+			(SELECT stats_reset FROM pg_stat_bgwriter)))::float8, to_regclass('fencing_tokens') IS NOT NULL`).Scan(&s.Session, &s.Scope, &uptime, &migrated)
 	if err == nil && !migrated {
-		err = lock.ErrNoTable
+		err = lock.ErrNotMigrated
+	}
+	if err != nil {
+		return s, err
 	}
 	s.Uptime = time.Duration(uptime * float64(time.Second))
-	return s, err
+	return s, conn.Raw(func(driverConn any) error {
+		for _, statement := range []string{try, waitFor, unlock, nextValue} {
+			if _, err := driverConn.(*stdlib.Conn).Conn().Prepare(ctx, statement, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }

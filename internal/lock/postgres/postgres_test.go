@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"database/sql"
+	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -108,6 +109,86 @@ func TestCrashedProcess(t *testing.T) {
 		server, err := connect()
 		return err == nil && !time.Now().Add(-server.Uptime).Before(killed)
 	})
+}
+
+// TestRaise has two sessions wait until a third one has raised the sequence. They must not
+// lower it.
+func TestRaise(t *testing.T) {
+	t.Parallel()
+	dbURL := testenv.Postgres(t)
+	migrateUp(t, dbURL)
+	pool := open(t, dbURL)
+	const ahead = int64(9_000_000_000_000_000)
+	raising, err := pool.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raising.Rollback()
+	if _, err := raising.ExecContext(t.Context(), "SELECT pg_advisory_xact_lock(1752132708, 1717662580)"); err != nil {
+		t.Fatal(err)
+	}
+	tokens := make(chan int64, 2)
+	for range cap(tokens) {
+		go func() {
+			conn, err := pool.Conn(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			token, err := mint(t.Context(), conn, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			tokens <- token
+		}()
+	}
+	testenv.Await(t, "two sessions wait", func() bool {
+		var n int
+		err := pool.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
+		return err == nil && n == cap(tokens) || len(tokens) > 0 // they should not have got one
+	})
+	if _, err := raising.ExecContext(t.Context(), "SELECT setval('fencing_tokens', $1)", ahead); err != nil {
+		t.Fatal(err)
+	}
+	if err := raising.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if one, two := <-tokens, <-tokens; min(one, two) != ahead+1 || max(one, two) != ahead+2 {
+		t.Errorf("after %d, tokens %d and %d", ahead, one, two)
+	}
+}
+
+// TestPrivileges locks as a user that may only use the tokens.
+func TestPrivileges(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnPostgres(t)
+	migrateUp(t, server.URL())
+	admin := open(t, server.URL())
+	u, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("locker")
+	grant := func(statement string) {
+		t.Helper()
+		if _, err := admin.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	grant("CREATE ROLE locker LOGIN")
+	grant("GRANT SELECT, USAGE ON SEQUENCE fencing_tokens TO locker")
+	l, err := New(t.Context(), open(t, u.String()), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := l.Lock(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "permission denied for sequence fencing_tokens") {
+		t.Errorf("without UPDATE: %v", err)
+	}
+	grant("GRANT UPDATE ON SEQUENCE fencing_tokens TO locker")
+	locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
 }
 
 func TestKey(t *testing.T) {

@@ -13,6 +13,9 @@ import (
 func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	confirmed := make(chan time.Time, 1)
 	requests := g.confirms
+	if g.checks.Stop() {
+		go g.begin()
+	}
 	for {
 		select {
 		case requests <- confirmed:

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/migrations"
 )
 
 func TestMain(m *testing.M) {
@@ -40,14 +43,34 @@ func onServers(t *testing.T, test func(t *testing.T, s server)) {
 
 // server is a migrated database.
 type server struct {
-	t   *testing.T
-	url string
-	sql *sql.DB // for the test's own statements
+	t     *testing.T
+	url   string
+	sql   *sql.DB // for the test's own statements
+	table bool    // tokens are in a table
+}
+
+// onCounters runs the test on a MariaDB and on a PostgreSQL, and with the table that MySQL
+// has instead of a sequence.
+func onCounters(t *testing.T, test func(t *testing.T, s server)) {
+	t.Helper()
+	onServers(t, test)
+	t.Run("table", func(t *testing.T) {
+		t.Parallel()
+		s := newServer(t, testenv.Database{Name: "MariaDB", URL: testenv.MariaDB})
+		s.table = true
+		s.newCounter(1)
+		test(t, s)
+	})
 }
 
 func newServer(t *testing.T, database testenv.Database) server {
 	t.Helper()
-	s := server{t: t, url: database.URL(t)}
+	return newServerAt(t, database.URL(t))
+}
+
+func newServerAt(t *testing.T, dbURL string) server {
+	t.Helper()
+	s := server{t: t, url: dbURL}
 	ledger, err := store.OpenSQL(t.Context(), s.url)
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +81,60 @@ func newServer(t *testing.T, database testenv.Database) server {
 	}
 	s.sql = s.open(s.url)
 	return s
+}
+
+// newCounter replaces what mints the tokens with one that begins at start.
+func (s server) newCounter(start uint64) {
+	s.t.Helper()
+	s.dropCounter()
+	s.makeCounter(start)
+}
+
+func (s server) dropCounter() {
+	s.t.Helper()
+	s.exec(map[bool]string{true: "DROP TABLE fencing_tokens", false: "DROP SEQUENCE fencing_tokens"}[s.mysql()])
+}
+
+func (s server) makeCounter(start uint64) {
+	s.t.Helper()
+	if s.table {
+		s.exec(tableOfMySQL(s.t))
+		s.exec(fmt.Sprintf("INSERT INTO fencing_tokens VALUES ('%s', %d)", strings.TrimPrefix(s.key("a").(string), "holdfast/")[:2], start))
+		return
+	}
+	s.exec(fmt.Sprintf("CREATE SEQUENCE fencing_tokens START WITH %d", start))
+}
+
+// raise makes the counter continue after the token.
+func (s server) raise(token uint64) {
+	s.t.Helper()
+	switch {
+	case s.table:
+		s.exec(fmt.Sprintf("UPDATE fencing_tokens SET token = %d", token))
+	case s.mysql():
+		s.exec(fmt.Sprintf("DO SETVAL(fencing_tokens, %d)", token))
+	default:
+		s.exec(fmt.Sprintf("SELECT setval('fencing_tokens', %d)", token))
+	}
+}
+
+// tableOfMySQL returns the statement with which MySQL, but not MariaDB, makes the table.
+func tableOfMySQL(t *testing.T) string {
+	t.Helper()
+	files, err := migrations.Files("mysql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := fs.ReadFile(files, "000007_fencing_tokens.up.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "/*!50701 ")
+	table, _, found := strings.Cut(rest, "*/")
+	if !found {
+		t.Fatalf("the migration makes no table on MySQL: %s", text)
+	}
+	return "CREATE " + table
 }
 
 func (s server) open(dbURL string) *sql.DB {
@@ -155,14 +232,15 @@ func (s server) waiter() (id int64) {
 // token must be greater: another holder could have got that one.
 func TestTokenOfAWaiter(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
+	onCounters(t, func(t *testing.T, s server) {
 		lease := locktest.MustLock(t, s.locker(s.url, locktest.LongLease), "a")
 		waiting := locktest.LockAsync(t.Context(), s.locker(s.url, locktest.LongLease), "a")
 		testenv.Await(t, "the server has the waiter", func() bool { return s.waiter() != 0 })
-		s.exec("UPDATE lock_tokens SET token = token + 3600000000")
+		last := lease.Token() + anHour
+		s.raise(last)
 		locktest.MustUnlock(t, lease)
 		next := locktest.MustGrant(t, waiting).Lease
-		if last := lease.Token() + 3600000000; next.Token() <= last {
+		if next.Token() <= last {
 			t.Errorf("token %d was followed by token %d", last, next.Token())
 		}
 		locktest.MustUnlock(t, next)
@@ -270,42 +348,163 @@ func TestCutOffHolderIsLostFirst(t *testing.T) {
 	})
 }
 
-// TestTokensWithoutTheTable loses the last token, and then has one that is ahead of
-// the clock. Tokens must rise all the same.
-func TestTokensWithoutTheTable(t *testing.T) {
+const anHour = 3_600_000_000 // in microseconds
+
+// grant locks, unlocks, and returns the token.
+func grant(t *testing.T, l lock.Locker, name string) uint64 {
+	t.Helper()
+	lease := locktest.MustLock(t, l, name)
+	locktest.MustUnlock(t, lease)
+	return lease.Token()
+}
+
+// tryGrant is grant with TryLock.
+func tryGrant(t *testing.T, l lock.Locker, name string) uint64 {
+	t.Helper()
+	lease, err := l.TryLock(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locktest.MustUnlock(t, lease)
+	return lease.Token()
+}
+
+// TestTokensRise replaces the counter with a new one, and with one from a backup that is an
+// hour old. Then it is ahead of the clock, as after the clock was set back. Tokens must rise
+// all the same.
+func TestTokensRise(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
+	onCounters(t, func(t *testing.T, s server) {
 		l := s.locker(s.url, 0)
 		var last uint64
-		for _, change := range []string{"DELETE FROM lock_tokens", "UPDATE lock_tokens SET token = token + 3600000000", "UPDATE lock_tokens SET token = token"} {
-			lease := locktest.MustLock(t, l, "a")
-			locktest.MustUnlock(t, lease)
-			if lease.Token() <= last {
-				t.Errorf("token %d was followed by token %d", last, lease.Token())
-			}
-			last = lease.Token()
-			if _, err := s.sql.ExecContext(t.Context(), change); err != nil {
-				t.Fatal(err)
+		for name, change := range []func(){
+			func() {}, func() { s.newCounter(1) }, func() { s.newCounter(last - anHour) }, func() { s.raise(last + anHour); last += anHour }, func() {},
+		} {
+			for _, request := range []func(*testing.T, lock.Locker, string) uint64{grant, tryGrant} {
+				change()
+				token := request(t, l, "a")
+				if token <= last {
+					t.Errorf("change %d: token %d was followed by token %d", name, last, token)
+				}
+				if clock := uint64(time.Now().UnixMicro()); name < 3 && token > clock {
+					t.Errorf("change %d: token %d is %d ahead of the clock", name, token, token-clock)
+				}
+				last = token
 			}
 		}
 	})
 }
 
-// TestGrantWithoutAToken takes the table away while a waiter waits on the server. The server
+// TestTokensOfManyHolders has instances take locks at the same time while their counter is
+// new. The tokens of each lock rise, and those of a sequence are different for all locks.
+func TestTokensOfManyHolders(t *testing.T) {
+	t.Parallel()
+	onCounters(t, func(t *testing.T, s server) {
+		const instances, locks, grants = 4, 4, 25
+		s.newCounter(1)
+		var (
+			all  sync.WaitGroup
+			mu   sync.Mutex
+			last = make(map[string]uint64)
+			seen = make(map[uint64]bool)
+		)
+		for range instances {
+			l := s.locker(s.url, locktest.LongLease)
+			for i := range locks {
+				all.Go(func() {
+					name := fmt.Sprint("lock-", i)
+					for range grants {
+						lease, err := l.Lock(t.Context(), name)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						mu.Lock()
+						if token := lease.Token(); token <= last[name] || seen[token] && !s.table {
+							t.Errorf("%s: token %d was followed by token %d, seen before: %v", name, last[name], token, seen[token])
+						}
+						last[name], seen[lease.Token()] = lease.Token(), true
+						mu.Unlock()
+						if err := lease.Unlock(t.Context()); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+	})
+}
+
+// TestTokensAfterACrash kills the server right after a grant. A PostgreSQL keeps the
+// sequence, also if it is ahead of the clock. MariaDB loses its last values, and tokens
+// continue from the clock.
+func TestTokensAfterACrash(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		own   func(testenv.T, ...string) *testenv.DatabaseServer
+		ahead bool
+	}{{"MariaDB", testenv.OwnMariaDB, false}, {"PostgreSQL", testenv.OwnPostgres, false}, {"PostgreSQL, ahead", testenv.OwnPostgres, true}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			own := test.own(t)
+			s := newServerAt(t, own.URL())
+			last := grant(t, s.locker(s.url, 0), "a")
+			if test.ahead {
+				s.raise(last + anHour)
+			}
+			for range 3 {
+				l := s.locker(s.url, 0)
+				token := grant(t, l, "a")
+				own.Kill()
+				own.Restart()
+				if token <= last {
+					t.Errorf("token %d was followed by token %d", last, token)
+				}
+				last = token
+			}
+			if token := grant(t, s.locker(s.url, 0), "a"); token <= last {
+				t.Errorf("after the crash, token %d was followed by token %d", last, token)
+			}
+		})
+	}
+}
+
+// TestRefusedTakesNoToken tries a lock that is held.
+func TestRefusedTakesNoToken(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s server) {
+		ahead := uint64(time.Now().UnixMicro()) + anHour
+		s.newCounter(ahead)
+		lease := locktest.MustLock(t, s.locker(s.url, locktest.LongLease), "a")
+		l := s.locker(s.url, locktest.LongLease)
+		for range 3 {
+			locktest.MustBeHeld(t, l, "a")
+		}
+		locktest.MustUnlock(t, lease)
+		if token := grant(t, l, "a"); token != ahead+1 {
+			t.Errorf("token %d was followed by token %d", ahead, token)
+		}
+	})
+}
+
+// TestGrantWithoutAToken takes the counter away while a waiter waits on the server. The server
 // grants the lock and mints no token: the request must fail, and the lock must be free.
 func TestGrantWithoutAToken(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
+	onCounters(t, func(t *testing.T, s server) {
 		l := s.locker(s.url, locktest.LongLease)
 		lease := locktest.MustLock(t, l, "a")
 		waiting := locktest.LockAsync(t.Context(), s.locker(s.url, locktest.LongLease), "a")
 		testenv.Await(t, "the server has the waiter", func() bool { return s.waiter() != 0 })
-		s.exec("ALTER TABLE lock_tokens RENAME TO taken_away")
+		s.dropCounter()
 		locktest.MustUnlock(t, lease)
 		if answer := <-waiting; answer.Err == nil {
 			t.Errorf("the lock was granted with the token %d", answer.Lease.Token())
 		}
-		s.exec("ALTER TABLE taken_away RENAME TO lock_tokens")
+		s.makeCounter(1)
 		next := locktest.MustLock(t, l, "a")
 		if next.Token() <= lease.Token() {
 			t.Errorf("token %d was followed by token %d", lease.Token(), next.Token())
@@ -314,64 +513,21 @@ func TestGrantWithoutAToken(t *testing.T) {
 	})
 }
 
-// TestTokensAfterARestore restores the table from a backup that is older than the last
-// grant. Tokens must rise all the same.
-func TestTokensAfterARestore(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
-		l := s.locker(s.url, 0)
-		grant := func() uint64 {
-			t.Helper()
-			lease := locktest.MustLock(t, l, "a")
-			locktest.MustUnlock(t, lease)
-			return lease.Token()
-		}
-		grant()
-		s.exec("CREATE TABLE backup AS SELECT * FROM lock_tokens")
-		last := grant()
-		s.exec("DELETE FROM lock_tokens")
-		s.exec("INSERT INTO lock_tokens SELECT * FROM backup")
-		if token := grant(); token <= last {
-			t.Errorf("token %d was followed by token %d", last, token)
-		}
-	})
-}
-
-// TestTokenRows takes more locks than the table has rows for. The tokens of each must rise,
-// also above those of an earlier version, which kept a row for each lock.
+// TestTokenRows takes more locks than the table has rows for.
 func TestTokenRows(t *testing.T) {
 	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
-		const locks, rows = 300, 256
-		l := s.locker(s.url, 0)
-		last := make(map[string]uint64)
-		grantAll := func() {
-			for i := range locks {
-				name := fmt.Sprint("lock-", i)
-				lease := locktest.MustLock(t, l, name)
-				locktest.MustUnlock(t, lease)
-				if lease.Token() <= last[name] {
-					t.Errorf("%s: token %d was followed by token %d", name, last[name], lease.Token())
-				}
-				last[name] = lease.Token()
-			}
-		}
-		grantAll()
-		var n int
-		if err := s.sql.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lock_tokens").Scan(&n); err != nil || n > rows {
-			t.Errorf("%d rows for %d locks, want at most %d (%v)", n, locks, rows, err)
-		}
-		ahead := time.Now().Add(time.Hour).UnixMicro() // the clock was set back
-		last["lock-0"] = uint64(ahead)
-		insert := "INSERT INTO lock_tokens VALUES ($1, $2)"
-		if s.mysql() {
-			insert = "INSERT INTO lock_tokens VALUES (?, ?)"
-		}
-		if _, err := s.sql.ExecContext(t.Context(), insert, s.key("lock-0"), ahead); err != nil {
-			t.Fatal(err)
-		}
-		grantAll()
-	})
+	const locks, rows = 300, 256
+	s := newServer(t, testenv.Database{Name: "MariaDB", URL: testenv.MariaDB})
+	s.table = true
+	s.newCounter(1)
+	l := s.locker(s.url, 0)
+	for i := range locks {
+		grant(t, l, fmt.Sprint("lock-", i))
+	}
+	var n int
+	if err := s.sql.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM fencing_tokens").Scan(&n); err != nil || n == 0 || n > rows {
+		t.Errorf("%d rows for %d locks, want at most %d (%v)", n, locks, rows, err)
+	}
 }
 
 // TestDatabasesAreApart checks that two databases of one server have locks of their
@@ -405,15 +561,13 @@ func TestPooler(t *testing.T) {
 	}
 }
 
-// TestNoTable checks the error of a database that was not migrated.
-func TestNoTable(t *testing.T) {
+// TestNotMigrated checks the error of a database that was not migrated.
+func TestNotMigrated(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
-		if _, err := s.sql.ExecContext(t.Context(), "DROP TABLE lock_tokens"); err != nil {
-			t.Fatal(err)
-		}
-		if l, err := s.tryLocker(s.url, 0); !errors.Is(err, lock.ErrNoTable) || !strings.Contains(err.Error(), "api migrate up") {
-			t.Errorf("New without the table: %v, error %v, want lock.ErrNoTable", l, err)
+		s.dropCounter()
+		if l, err := s.tryLocker(s.url, 0); !errors.Is(err, lock.ErrNotMigrated) || !strings.Contains(err.Error(), "api migrate up") {
+			t.Errorf("New without the sequence: %v, error %v, want lock.ErrNotMigrated", l, err)
 		}
 	})
 }

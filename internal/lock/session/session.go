@@ -12,10 +12,9 @@
 // server does not answer, the lease is lost after two thirds of its length, before the
 // server can free the lock.
 //
-// The fencing token is the greater of the last token plus one, which a table keeps,
-// and the server's clock in microseconds. A holder mints its token after the server
-// has granted it the lock, and commits it before it uses the lock. A waiter sends both
-// statements together.
+// The fencing token is the next value of a sequence. A sequence that is more than a second
+// behind the server's clock in microseconds is raised to it first. A holder mints its token
+// after the server has granted it the lock. A waiter sends both statements together.
 package session
 
 import (
@@ -69,7 +68,7 @@ type Database struct {
 	// IsTimeout reports whether err, which may be nil, means that MaxWait has passed.
 	IsTimeout func(err error) bool
 	// Prepare sets up a new connection. Its session must end when the server has
-	// received no statement for the length of a lease. lock.ErrNoTable: tokens cannot be minted.
+	// received no statement for the length of a lease. lock.ErrNotMigrated: tokens cannot be minted.
 	Prepare func(ctx context.Context, conn *sql.Conn, lease time.Duration) (Server, error)
 }
 
@@ -99,7 +98,7 @@ type Locker struct {
 // lock.DefaultLease. It is rounded up to whole seconds, and to at least two.
 //
 // New returns an error if the connections do not have sessions of their own, as
-// behind a pooler that assigns a session to each transaction. lock.ErrNoTable: the database was
+// behind a pooler that assigns a session to each transaction. lock.ErrNotMigrated: the database was
 // not migrated.
 func New(ctx context.Context, pool *sql.DB, database Database, lease time.Duration) (*Locker, error) {
 	lease = (cmp.Or(lease, lock.DefaultLease) + time.Second - 1).Truncate(time.Second)
@@ -355,6 +354,8 @@ type grant struct {
 	until time.Time // the server keeps the session at least until then, and a third of a lease longer
 	keeps bool      // only Release closes the connection; see Connection
 
+	checks      *time.Timer           // begins the checks
+	begin       func()                // runs the checks
 	confirms    chan chan<- time.Time // requests of Confirm for a check
 	stop        chan struct{}         // closed by Release
 	stopped     chan struct{}         // closed when the checks have ended
@@ -476,12 +477,13 @@ func (g *grant) mint(ctx context.Context) error {
 	return nil
 }
 
-// startChecks checks the lock until Release, or until it is lost.
+// startChecks checks the lock until Release, or until it is lost. A lock that is freed
+// before the first check has no goroutine.
 func (g *grant) startChecks(lost func(error)) {
 	g.confirms, g.stop, g.stopped = make(chan chan<- time.Time), make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancelCheck = cancel
-	go func() {
+	g.begin = func() {
 		g.lost = g.check(ctx)
 		cancel()
 		if g.lost != nil {
@@ -491,7 +493,8 @@ func (g *grant) startChecks(lost func(error)) {
 		if g.lost != nil && !g.keepsConnection() {
 			_ = g.session.conn.Close() // frees the lock if the server still holds it
 		}
-	}()
+	}
+	g.checks = time.AfterFunc(checkInterval, g.begin)
 }
 
 // check renews the lease until Release, and returns nil then, or until the lock is lost,
@@ -499,19 +502,20 @@ func (g *grant) startChecks(lost func(error)) {
 func (g *grant) check(ctx context.Context) (lost error) {
 	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
+	var confirmed chan<- time.Time // nil: no Confirm has asked for the check
 	for {
-		var confirmed chan<- time.Time // nil: no Confirm has asked for the check
-		select {
-		case <-g.stop:
-			return nil
-		case <-ticker.C:
-		case confirmed = <-g.confirms:
-		}
 		if err := g.renew(ctx); err != nil {
 			return err
 		}
 		if confirmed != nil {
 			confirmed <- g.Until()
+		}
+		select {
+		case <-g.stop:
+			return nil
+		case <-ticker.C:
+			confirmed = nil
+		case confirmed = <-g.confirms:
 		}
 	}
 }
@@ -535,6 +539,10 @@ func (g *grant) renew(ctx context.Context) error {
 
 func (g *grant) Release(ctx context.Context) error {
 	close(g.stop)
+	if g.checks.Stop() { // they have not begun
+		g.cancelCheck()
+		close(g.stopped)
+	}
 	select {
 	case <-g.stopped:
 	case <-ctx.Done():

@@ -159,7 +159,8 @@ func TestConfirm(t *testing.T) {
 		f := newFakeServer()
 		lease := locktest.MustLock(t, f.locker(t), "a")
 		confirm := lease.(lock.Confirmer).Confirm
-		if until, err := confirm(t.Context()); err != nil || time.Until(until) != 2*time.Second*2/3 { // two thirds of the lease
+		granted := time.Now()
+		if until, err := confirm(t.Context()); err != nil || time.Since(granted) > 0 || time.Until(until) != 2*time.Second*2/3 { // two thirds of the lease
 			t.Errorf("confirmed for %v: %v", time.Until(until), err)
 		}
 		f.silence(true)

@@ -1,0 +1,109 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/lock/session"
+)
+
+// maxBehind is how far in microseconds a token may be behind the server's clock. If a
+// sequence is further behind, it is raised to the clock first, so that tokens rise although
+// the sequence is new, was restored from a backup, or has lost its last values: MariaDB
+// flushes a sequence to the disk up to a second after it has changed. Until a server that has
+// crashed has restarted, or another one has taken over, more time than maxBehind passes: no
+// session asks a server for a lock in its first two seconds.
+const maxBehind = 1_000_000
+
+// counter mints tokens, which rise for all locks of a database together. On MariaDB it is
+// the sequence fencing_tokens. On MySQL, which has no sequences, it is a table with that
+// name, and a grant commits a write.
+type counter struct {
+	table atomic.Bool
+}
+
+// next returns the statements whose last result is the next token, and the server's clock
+// if the counter is a sequence. They contain the key, which needs no quoting, so that they
+// can be part of a text of several statements.
+func (c *counter) next(key string) string {
+	if !c.table.Load() {
+		return "SELECT NEXTVAL(fencing_tokens), CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+	}
+	// Locks whose keys begin with the same two hexadecimal digits share a row.
+	shared := key[len(keyPrefix):][:2]
+	return fmt.Sprintf(`INSERT INTO fencing_tokens (lock_key, token)
+		VALUES ('%s', LAST_INSERT_ID(CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)))
+		ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(fencing_tokens.token + 1, VALUES(token)));
+		SELECT LAST_INSERT_ID(), 0`, shared)
+}
+
+// read reads the results of next from the current result of rows on, and closes rows.
+func read(rows *sql.Rows) (token, clock int64, err error) {
+	if err := next(rows, &token, &clock); err != nil {
+		return 0, 0, err
+	}
+	return token, clock, rows.Close()
+}
+
+// mint returns the next token of the lock that conn holds.
+func (c *counter) mint(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
+	rows, err := conn.QueryContext(ctx, c.next(key.(string)))
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	token, clock, err := read(rows)
+	if err != nil {
+		return 0, err
+	}
+	return raise(ctx, conn, token, clock)
+}
+
+// wait sends all statements as one text. If the wait ends without the lock, the token is
+// minted for nobody.
+func (c *counter) wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
+	rows, err := conn.QueryContext(ctx, fmt.Sprintf("SELECT CONNECTION_ID(), GET_LOCK('%s', %d); %s",
+		key, session.MaxWait/time.Second, c.next(key.(string))))
+	if err != nil {
+		return taken, err
+	}
+	defer rows.Close()
+	if err := next(rows, &taken.Session, &taken.Granted); err != nil {
+		return taken, err
+	}
+	if !rows.NextResultSet() {
+		return taken, cmp.Or(rows.Err(), errCutShort)
+	}
+	token, clock, err := read(rows)
+	if err != nil || !taken.Granted {
+		return taken, err
+	}
+	taken.Token, err = raise(ctx, conn, token, clock)
+	return taken, err
+}
+
+// raise returns the token, or a later one if that one is too far behind the clock. SETVAL
+// never lowers a sequence, also if another session has raised it meanwhile.
+func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, error) {
+	if token >= clock-maxBehind {
+		return token, nil
+	}
+	err := conn.QueryRowContext(ctx, fmt.Sprintf("DO SETVAL(fencing_tokens, %d); SELECT NEXTVAL(fencing_tokens)", clock)).Scan(&token)
+	return token, err
+}
+
+// errCutShort means that the session was ended in the middle of a text.
+var errCutShort = errors.New("the server has answered only a part of the statements")
+
+// next reads the next row.
+func next(rows *sql.Rows, into ...any) error {
+	if !rows.Next() {
+		return cmp.Or(rows.Err(), errCutShort)
+	}
+	return rows.Scan(into...)
+}
