@@ -20,7 +20,7 @@ import (
 // session asks a server for a lock in its first two seconds.
 const maxBehind = 1_000_000
 
-// counter mints tokens, which rise for all locks of a database together. On MariaDB it is
+// counter mints the tokens of the locks of a database. On MariaDB it is
 // the sequence fencing_tokens. On MySQL, which has no sequences, it is a table with that
 // name, and a grant commits a write.
 type counter struct {
