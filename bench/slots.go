@@ -76,7 +76,8 @@ func (l *lab) sell(ctx context.Context, chosen []variant, delay time.Duration, i
 	return samples, nil
 }
 
-// slotsRow returns the cells of one strategy. commit is the time of a lone COMMIT.
+// slotsRow returns the cells of one strategy, which is compared with the samples of merged.
+// commit is the time that a COMMIT takes if nothing else runs.
 func slotsRow(samples, merged []sample, commit time.Duration) []any {
 	s := median(samples)
 	if s.fault != "" {

@@ -201,7 +201,7 @@ func (s *world) after(d time.Duration, do func()) {
 	heap.Push(&s.events, event{s.now + d, s.events.n, do})
 }
 
-// run lets everything happen until a time.
+// run carries out all events up to the given time.
 func (s *world) run(until time.Duration) {
 	for s.events.Len() > 0 && s.events.heap[0].at <= until {
 		e := heap.Pop(&s.events).(event)

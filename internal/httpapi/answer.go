@@ -120,7 +120,7 @@ func orNull[T comparable](v T) *T {
 	return &v
 }
 
-// each returns the answers to a list, which are never null.
+// each returns the answer for each element of the list. An empty list gives [], not null.
 func each[T, A any](list []T, answer func(*T) A) []A {
 	answers := make([]A, len(list))
 	for i := range list {

@@ -54,8 +54,8 @@ type generations struct {
 
 	superseded atomic.Bool // another layout owns the stock
 
-	// demands counts the calls of demandNext. A new generation has answered the
-	// first answered of them.
+	// demands counts the calls of demandNext, and answered those of them after which
+	// there has been a new generation.
 	demands, answered atomic.Int64
 
 	mu         sync.Mutex       // held while the generation in use changes

@@ -177,7 +177,7 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(*migrate.Migrate)
 }
 
 // closingWith returns a dialler whose connections are closed when ctx ends, for drivers
-// that wait for an answer without end.
+// that would otherwise wait for an answer for ever.
 func closingWith(ctx context.Context, dial dialFunc) dialFunc {
 	return func(dialing context.Context, network, address string) (net.Conn, error) {
 		if ctx.Err() != nil {

@@ -198,7 +198,7 @@ func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (migrationD
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
-	// The library's lock, so that older programs wait too.
+	// This is the lock of the migration library, so that older programs, which take it, wait too.
 	lock, err := database.GenerateAdvisoryLockId(config.Database, schema.String, "schema_migrations")
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())

@@ -99,7 +99,7 @@ func LogRedis(log *slog.Logger) {
 	installRedisLog()
 }
 
-// The client library has one logger a process, which must not be set while clients use it.
+// The client library has one logger for the whole process. It must not be set while clients use it.
 var (
 	redisLog        atomic.Pointer[slog.Logger]
 	installRedisLog = sync.OnceFunc(func() { redis.SetLogger(redisLogger{}) })

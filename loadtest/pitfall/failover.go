@@ -191,8 +191,8 @@ func (s *Stage) empty(_ context.Context, server *testenv.RedisServer, number int
 	s.at("servers", "Redis %d restarts without its data", number)
 }
 
-// jump stands for a clock of the server that jumps ahead: the keys expire early. No clock
-// can be set here.
+// jump imitates a server whose clock jumps ahead: its keys expire early. The clock itself
+// cannot be set here.
 func (s *Stage) jump(ctx context.Context, server *testenv.RedisServer, number int) {
 	client := s.connect(ctx, server.URL())
 	keys, err := client.Keys(ctx, "*").Result()

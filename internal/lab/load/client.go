@@ -131,7 +131,7 @@ func (r recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// CloseIdleConnections closes those of the transport.
+// CloseIdleConnections closes the idle connections of the transport.
 func (r recorder) CloseIdleConnections() {
 	if t, ok := r.RoundTripper.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()

@@ -32,8 +32,8 @@ import (
 )
 
 const (
-	// Prefix is before every lock's name, unless the address has a path: the keys of
-	// the lock NAME begin with holdfast/locks/NAME/.
+	// Prefix precedes the name of a lock in its keys, unless the address has a path: the
+	// keys of the lock NAME begin with holdfast/locks/NAME/.
 	Prefix = defaultBase + "/" + locksBelow
 	// defaultBase is what all keys begin with, unless the address has a path.
 	defaultBase = "holdfast"

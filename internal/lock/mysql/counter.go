@@ -15,14 +15,14 @@ import (
 // maxBehind is how far in microseconds a token may be behind the server's clock. If a
 // sequence is further behind, it is raised to the clock first, so that tokens rise although
 // the sequence is new, was restored from a backup, or has lost its last values: MariaDB
-// flushes a sequence to the disk up to a second after it has changed. Until a server that has
-// crashed has restarted, or another one has taken over, more time than maxBehind passes: no
-// session asks a server for a lock in its first two seconds.
+// flushes a sequence to the disk up to a second after it has changed. After a crash more time
+// than maxBehind passes, because no session asks a server for a lock in its first two seconds.
+// A promoted replica grants at once: there, the failover must have taken longer.
 const maxBehind = 1_000_000
 
-// counter mints the tokens of the locks of a database. On MariaDB it is
-// the sequence fencing_tokens. On MySQL, which has no sequences, it is a table with that
-// name, and a grant commits a write.
+// counter mints tokens. On MariaDB it is the sequence fencing_tokens, from which all locks of
+// a database take them. On MySQL, which has no sequences, it is a table with that name, and a
+// grant commits a write. Locks that do not share a row can have equal tokens there.
 type counter struct {
 	table atomic.Bool
 }

@@ -56,7 +56,7 @@ const (
 	// maxBehind is how far in microseconds a token may be behind the server's clock. If the
 	// sequence is further behind, it is raised to the clock first, so that tokens rise
 	// although the sequence is new, was restored from a backup, or is that of a standby that
-	// lacks the last values.
+	// lacks the last values and was promoted more than a second after they were given.
 	maxBehind = 1_000_000
 
 	// raiseTo raises the sequence to the clock $1, unless another session has done so, and
@@ -90,7 +90,8 @@ func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, erro
 }
 
 // wait sends both statements in one pipeline, which is one transaction. Its commit flushes
-// what nextval has logged to the disk.
+// what nextval has logged to the disk. nextval logs 32 values at once, so a session can get
+// one while another is still flushing it; if the server crashes then, the clock makes up for it.
 func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
 	var clock time.Time
 	batch := new(pgx.Batch)

@@ -176,7 +176,7 @@ func (b *backend) probe(ctx context.Context) error {
 	if _, err := other.ExecContext(ctx, "START TRANSACTION"); err != nil { // a pooler cannot give the session of a transaction to one
 		return err
 	}
-	// Not with a Tx: the Rollback of the MySQL driver waits for its answer without end.
+	// Not with a Tx: the Rollback of the MySQL driver can wait for its answer for ever.
 	defer func() { _, _ = other.ExecContext(ctx, "ROLLBACK") }()
 	otherSession, heldTwice, err := ask(ctx, other, b.database.Try, key)
 	if err != nil {
@@ -497,8 +497,8 @@ func (g *grant) startChecks(lost func(error)) {
 	g.checks = time.AfterFunc(checkInterval, g.begin)
 }
 
-// check renews the lease until Release, and returns nil then, or until the lock is lost,
-// and returns the reason.
+// check renews the lease until Release is called or the lock is lost. It returns why the
+// lock was lost, or nil after Release.
 func (g *grant) check(ctx context.Context) (lost error) {
 	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
