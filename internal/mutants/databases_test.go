@@ -15,6 +15,7 @@ const (
 	storePostgres     = "internal/store/postgres.go"
 
 	migrateSteps   = "internal/store/migratesteps.go"
+	migrateLosses  = "internal/store/migratelosses.go"
 	migrateHistory = "internal/store/migratehistory.go"
 )
 
@@ -86,7 +87,7 @@ var databases = []mutant{
 	{"a migration down that is refused stays dirty", migrateSteps, "return errors.Join(err, d.SetVersion(number, false))", "return err", "internal/store TestMigrateDown_WhileServing/before_the_version_is_dirty/MariaDB"},
 	{"a migration down on MariaDB loses what is written meanwhile", storeMySQL, "\"LOCK TABLES \"+strings.Join(tables, \" WRITE, \")+\" WRITE\"", "\"DO 1 -- \"+strings.Join(tables, \" \")", "internal/store TestMigrateDown_WhileServing/before_the_first_statement/MariaDB"},
 	{"a migration down on PostgreSQL loses what is written meanwhile", storePostgres, "\"LOCK TABLE %s IN ACCESS EXCLUSIVE MODE\"", "\"SELECT '%s'\"", "internal/store TestMigrateDown_WhileServing/before_the_first_statement/PostgreSQL"},
-	{"a migration down forgets returned units", migrateSteps, "version > 0 OR restocked OR", "version > 0 OR", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
+	{"a migration down forgets returned units", migrateLosses, "version > 0 OR restocked OR", "version > 0 OR", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
 	{"an instance is ready on an older schema", "internal/assembly/instance.go", "err := i.Stores.SQL.CheckSchema(ctx)", "err := error(nil)", "cmd/api TestMigrate_BesideInstance/SQLite"},
 	{"an instance is not ready on a newer schema", "internal/assembly/instance.go", "if errors.Is(err, store.ErrSchemaNew) {", "if false {", "cmd/api TestMigrate_BesideInstance/SQLite"},
 	{"a newer schema that is being migrated is dirty", "internal/store/migrate.go", "case version > latest:", "case version > latest && !dirty:", "internal/store TestMigrate_AnotherVersion/SQLite"},

@@ -3,7 +3,7 @@
 package mutants
 
 const (
-	ledgerClaims = "internal/ledger/claims.go"
+	ledgerClaims = "internal/ledger/countclaims.go"
 	claims       = "internal/ledger/cutter/claims.go"
 	readWrites   = "internal/ledger/cutter/readwrite.go"
 	unitRows     = "internal/ledger/cutter/unitrows.go"

@@ -28,7 +28,7 @@ const (
 	reconciling = "internal/reconcile/reconcile.go"
 	ownership   = "internal/reconcile/generation.go"
 	takes       = "internal/reconcile/takes.go"
-	sweeping    = "internal/reconcile/sweep.go"
+	sweeping    = "internal/reconcile/loops.go"
 	recovery    = "internal/reconcile/recovery.go"
 	drift       = "internal/reconcile/drift.go"
 	outbox      = "internal/reconcile/outbox.go"
