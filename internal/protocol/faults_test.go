@@ -54,7 +54,7 @@ type rig struct {
 
 func newRig(t *testing.T, d testenv.Database) *rig {
 	t.Helper()
-	dbURL := testenv.Patient(t, d.URL(t))
+	dbURL := d.URL(t)
 	r := &rig{shop: newShop(t, dbURL), hook: faults.NewHook()}
 	var err error
 	if r.client, err = store.OpenRedis(t.Context(), testenv.Redis(t)); err != nil {
