@@ -124,7 +124,6 @@ var locks = []mutant{
 	{"tokens in a table fall after a restore", mysqlCounter, "LAST_INSERT_ID(GREATEST(fencing_tokens.token + 1, VALUES(token)))", "LAST_INSERT_ID(fencing_tokens.token + 1)", "internal/lock/session TestTokensRise/table"},
 	{"tokens in a table fall with the clock", mysqlCounter, "LAST_INSERT_ID(GREATEST(fencing_tokens.token + 1, VALUES(token)))", "LAST_INSERT_ID(VALUES(token))", "internal/lock/session TestTokensRise/table"},
 	{"MariaDB tokens fall after a restore", mysqlCounter, "if token >= clock-maxBehind {", "if true {", "internal/lock/session TestTokensRise/MariaDB"},
-	{"MariaDB tokens fall after a crash", mysqlCounter, "if token >= clock-maxBehind {", "if true {", "internal/lock/session TestTokensAfterACrash/MariaDB"},
 	{"a token of MariaDB is not that of the raised sequence", mysqlCounter, "SELECT NEXTVAL(fencing_tokens)\", clock)", "SELECT %[1]d + 1\", clock)", "internal/lock/mysql TestRaise"},
 	{"PostgreSQL tokens fall after a restore", postgresLock, "if token >= clock-maxBehind {", "if true {", "internal/lock/session TestTokensRise/PostgreSQL"},
 	{"a session that has waited lowers a sequence", postgresLock, "WHEN (SELECT last_value FROM fencing_tokens) < $1::bigint - $2::bigint THEN", "WHEN $2::bigint > 0 THEN", "internal/lock/postgres TestRaise"},

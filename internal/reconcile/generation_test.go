@@ -284,9 +284,9 @@ func TestLoadsFail(t *testing.T) {
 		f.flush()
 		gate.onLoad = func() error { return errAway }
 		start := time.Now()
-		for time.Since(start) < time.Minute {
-			if err := g.follow(t.Context(), g.current()); !errors.Is(err, errAway) {
-				t.Fatalf("followed: %v", err)
+		for tries := 0; time.Since(start) < time.Minute; tries++ {
+			if err := g.follow(t.Context(), g.current()); !errors.Is(err, errAway) || tries > 1000 {
+				t.Fatalf("followed %d times: %v", tries, err)
 			}
 		}
 		if n := f.generation() - 1; n < 110 || n > 121 { // one every 0.5 s
