@@ -13,8 +13,9 @@ import (
 func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	confirmed := make(chan time.Time, 1)
 	requests := g.confirms
-	if g.checks.Stop() {
-		go g.begin()
+	if g.checks.Stop() { // the first check is for this call
+		requests = nil
+		go g.begin(confirmed)
 	}
 	for {
 		select {

@@ -354,12 +354,12 @@ type grant struct {
 	until time.Time // the server keeps the session at least until then, and a third of a lease longer
 	keeps bool      // only Release closes the connection; see Connection
 
-	checks      *time.Timer           // begins the checks
-	begin       func()                // runs the checks
-	confirms    chan chan<- time.Time // requests of Confirm for a check
-	stop        chan struct{}         // closed by Release
-	stopped     chan struct{}         // closed when the checks have ended
-	lost        error                 // why the checks have ended; nil: Release was called
+	checks      *time.Timer            // begins the checks
+	begin       func(chan<- time.Time) // runs the checks, the first one for a Confirm or for nobody
+	confirms    chan chan<- time.Time  // requests of Confirm for a check
+	stop        chan struct{}          // closed by Release
+	stopped     chan struct{}          // closed when the checks have ended
+	lost        error                  // why the checks have ended; nil: Release was called
 	cancelCheck context.CancelFunc
 }
 
@@ -483,8 +483,8 @@ func (g *grant) startChecks(lost func(error)) {
 	g.confirms, g.stop, g.stopped = make(chan chan<- time.Time), make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancelCheck = cancel
-	g.begin = func() {
-		g.lost = g.check(ctx)
+	g.begin = func(confirmed chan<- time.Time) {
+		g.lost = g.check(ctx, confirmed)
 		cancel()
 		if g.lost != nil {
 			lost(g.lost)
@@ -494,15 +494,15 @@ func (g *grant) startChecks(lost func(error)) {
 			_ = g.session.conn.Close() // frees the lock if the server still holds it
 		}
 	}
-	g.checks = time.AfterFunc(checkInterval, g.begin)
+	g.checks = time.AfterFunc(checkInterval, func() { g.begin(nil) })
 }
 
 // check renews the lease until Release is called or the lock is lost. It returns why the
-// lock was lost, or nil after Release.
-func (g *grant) check(ctx context.Context) (lost error) {
+// lock was lost, or nil after Release. confirmed belongs to the Confirm that has asked for
+// the first check; nil: none has.
+func (g *grant) check(ctx context.Context, confirmed chan<- time.Time) (lost error) {
 	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
-	var confirmed chan<- time.Time // nil: no Confirm has asked for the check
 	for {
 		if err := g.renew(ctx); err != nil {
 			return err
