@@ -12,14 +12,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 )
 
-// maxBehind is how far in microseconds a token may be behind the server's clock. If a
-// sequence is further behind, it is raised to the clock first, so that tokens rise although
-// the sequence is new, was restored from a backup, or has lost its last values: MariaDB
-// flushes a sequence to the disk up to a second after it has changed. After a crash more time
-// than maxBehind passes, because no session asks a server for a lock in its first two seconds.
-// A promoted replica grants at once: there, the failover must have taken longer.
-const maxBehind = 1_000_000
-
 // counter mints tokens. On MariaDB it is the sequence fencing_tokens, from which all locks of
 // a database take them. On MySQL, which has no sequences, it is a table with that name, and a
 // grant commits a write. Locks that do not share a row can have equal tokens there.
@@ -90,7 +82,7 @@ func (c *counter) wait(ctx context.Context, conn *sql.Conn, key any) (taken sess
 // raise returns the token, or a later one if that one is too far behind the clock. SETVAL
 // never lowers a sequence, also if another session has raised it meanwhile.
 func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, error) {
-	if token >= clock-maxBehind {
+	if token >= clock-session.MaxBehind {
 		return token, nil
 	}
 	err := conn.QueryRowContext(ctx, fmt.Sprintf("DO SETVAL(fencing_tokens, %d); SELECT NEXTVAL(fencing_tokens)", clock)).Scan(&token)

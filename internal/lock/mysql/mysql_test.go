@@ -172,7 +172,7 @@ func TestRaise(t *testing.T) {
 // middle or cannot be read.
 func TestWait_CutShort(t *testing.T) {
 	t.Parallel()
-	granted, token := []driver.Value{int64(7), int64(1)}, []driver.Value{int64(42), int64(42 + maxBehind)}
+	granted, token := []driver.Value{int64(7), int64(1)}, []driver.Value{int64(42), int64(42 + session.MaxBehind)}
 	for name, test := range map[string]struct {
 		answer answer
 		want   session.Taken

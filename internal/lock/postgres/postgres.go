@@ -52,25 +52,17 @@ func Key(scope, name string) int64 {
 	return int64(binary.BigEndian.Uint64(hash[:]))
 }
 
-const (
-	// maxBehind is how far in microseconds a token may be behind the server's clock. If the
-	// sequence is further behind, it is raised to the clock first, so that tokens rise
-	// although the sequence is new, was restored from a backup, or is that of a standby that
-	// lacks the last values and was promoted more than a second after they were given.
-	maxBehind = 1_000_000
-
-	// raiseTo raises the sequence to the clock $1, unless another session has done so, and
-	// returns the next token. setval could also lower a sequence. So one session raises it
-	// at a time: their lock has two numbers as its key, which no lock of a name has. Then the
-	// sequence is still more than maxBehind, $2, behind. Others take values meanwhile, but
-	// use none: those are behind the clock, too, and their sessions wait. If the clock is set
-	// back at that moment, they use them; setval lowers the sequence only if a million were
-	// taken while it ran.
-	raiseTo = `SELECT CASE
-		WHEN pg_advisory_xact_lock(1752132708, 1717662580) IS NULL THEN NULL
-		WHEN (SELECT last_value FROM fencing_tokens) < $1::bigint - $2::bigint THEN setval('fencing_tokens', $1::bigint)
-		ELSE nextval('fencing_tokens') END`
-)
+// raiseTo raises the sequence to the clock $1, unless another session has done so, and
+// returns the next token. setval could also lower a sequence. So one session raises it
+// at a time: their lock has two numbers as its key, which no lock of a name has. Then the
+// sequence is still more than session.MaxBehind, $2, behind. Others take values meanwhile, but
+// use none: those are behind the clock, too, and their sessions wait. If the clock is set
+// back at that moment, they use them; setval lowers the sequence only if a million were
+// taken while it ran.
+const raiseTo = `SELECT CASE
+	WHEN pg_advisory_xact_lock(1752132708, 1717662580) IS NULL THEN NULL
+	WHEN (SELECT last_value FROM fencing_tokens) < $1::bigint - $2::bigint THEN setval('fencing_tokens', $1::bigint)
+	ELSE nextval('fencing_tokens') END`
 
 func mint(ctx context.Context, conn *sql.Conn, _ any) (token int64, err error) {
 	var clock time.Time
@@ -82,10 +74,10 @@ func mint(ctx context.Context, conn *sql.Conn, _ any) (token int64, err error) {
 
 // raise returns the token, or a later one if that one is too far behind the clock.
 func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, error) {
-	if token >= clock-maxBehind {
+	if token >= clock-session.MaxBehind {
 		return token, nil
 	}
-	err := conn.QueryRowContext(ctx, raiseTo, clock, maxBehind).Scan(&token)
+	err := conn.QueryRowContext(ctx, raiseTo, clock, session.MaxBehind).Scan(&token)
 	return token, err
 }
 

@@ -40,6 +40,15 @@ const (
 	// that are younger than a waiting statement.
 	MaxWait = 30 * time.Second
 
+	// MaxBehind is how far in microseconds a token may be behind the server's clock. If a
+	// sequence is further behind, it is raised to the clock first, so that tokens rise
+	// although the sequence is new, was restored from a backup, or has lost its last values:
+	// MariaDB flushes a sequence to the disk up to a second after it has changed. After a
+	// crash more time than MaxBehind passes, because no session asks a server for a lock
+	// within settleTime. A promoted standby grants at once: there, the failover must have
+	// taken longer.
+	MaxBehind = 1_000_000
+
 	// maxSessions bounds the sessions of a Locker. Further requests wait for one.
 	maxSessions = 32
 	// checkInterval is the time between two checks of a held lock.
