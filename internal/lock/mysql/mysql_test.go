@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
-	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -111,37 +110,6 @@ func TestKey(t *testing.T) {
 	if len(keys) != 4 {
 		t.Errorf("only %d of 4 keys are different", len(keys))
 	}
-}
-
-// TestPrivileges locks as a user that may only use the tokens.
-func TestPrivileges(t *testing.T) {
-	t.Parallel()
-	server := testenv.OwnMariaDB(t)
-	migrate(t, server.URL())
-	admin := open(t, server.URL())
-	u, err := url.Parse(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.User = url.User("locker")
-	grant := func(statement string) {
-		t.Helper()
-		if _, err := admin.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	grant("CREATE USER locker")
-	grant("GRANT SELECT ON fencing_tokens TO locker")
-	l, err := New(t.Context(), open(t, u.String()), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if _, err := l.Lock(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "INSERT command denied") || !strings.Contains(err.Error(), "fencing_tokens") {
-		t.Errorf("without INSERT: %v", err)
-	}
-	grant("GRANT INSERT ON fencing_tokens TO locker")
-	locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
 }
 
 // TestRaise raises a sequence that another session has raised further meanwhile.

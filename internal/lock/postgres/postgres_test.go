@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"database/sql"
-	"net/url"
 	"os"
 	"strings"
 	"syscall"
@@ -158,37 +157,6 @@ func TestRaise(t *testing.T) {
 	if one, two := <-tokens, <-tokens; min(one, two) != ahead+1 || max(one, two) != ahead+2 {
 		t.Errorf("after %d, tokens %d and %d", ahead, one, two)
 	}
-}
-
-// TestPrivileges locks as a user that may only use the tokens.
-func TestPrivileges(t *testing.T) {
-	t.Parallel()
-	server := testenv.OwnPostgres(t)
-	migrateUp(t, server.URL())
-	admin := open(t, server.URL())
-	u, err := url.Parse(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.User = url.User("locker")
-	grant := func(statement string) {
-		t.Helper()
-		if _, err := admin.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	grant("CREATE ROLE locker LOGIN")
-	grant("GRANT SELECT, USAGE ON SEQUENCE fencing_tokens TO locker")
-	l, err := New(t.Context(), open(t, u.String()), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if _, err := l.Lock(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "permission denied for sequence fencing_tokens") {
-		t.Errorf("without UPDATE: %v", err)
-	}
-	grant("GRANT UPDATE ON SEQUENCE fencing_tokens TO locker")
-	locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
 }
 
 func TestKey(t *testing.T) {

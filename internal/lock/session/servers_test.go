@@ -437,6 +437,43 @@ func TestTokensOfManyHolders(t *testing.T) {
 	})
 }
 
+// TestPrivileges locks as a user that may only use the tokens.
+func TestPrivileges(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		own             func(testenv.T, ...string) *testenv.DatabaseServer
+		create          string
+		before, missing string   // privileges
+		denied          []string // in the error
+	}{
+		"MariaDB": {testenv.OwnMariaDB, "CREATE USER locker", "GRANT SELECT ON fencing_tokens TO locker",
+			"GRANT INSERT ON fencing_tokens TO locker", []string{"INSERT command denied", "fencing_tokens"}},
+		"PostgreSQL": {testenv.OwnPostgres, "CREATE ROLE locker LOGIN", "GRANT SELECT, USAGE ON SEQUENCE fencing_tokens TO locker",
+			"GRANT UPDATE ON SEQUENCE fencing_tokens TO locker", []string{"permission denied for sequence fencing_tokens"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newServerAt(t, test.own(t).URL())
+			u, err := url.Parse(s.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.User = url.User("locker")
+			s.exec(test.create)
+			s.exec(test.before)
+			l := s.locker(u.String(), 0)
+			_, err = l.Lock(t.Context(), "a")
+			for _, part := range test.denied {
+				if err == nil || !strings.Contains(err.Error(), part) {
+					t.Errorf("without a privilege: %v, want %q in it", err, part)
+				}
+			}
+			s.exec(test.missing)
+			locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+		})
+	}
+}
+
 // TestTokensAfterACrash kills the server right after a grant. A PostgreSQL keeps the
 // sequence, also if it is ahead of the clock. MariaDB loses its last values, and tokens
 // continue from the clock.
