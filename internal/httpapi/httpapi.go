@@ -268,3 +268,13 @@ func (a *api) notFound(c *gin.Context) {
 func (a *api) methodNotAllowed(c *gin.Context) {
 	a.problem(c, methodNotAllowed, "The path does not support this method.")
 }
+
+// showStrategies handles GET /strategies.
+func (a *api) showStrategies(c *gin.Context) {
+	answer(c, http.StatusOK, jsonType, a.strategies)
+}
+
+// showOpenAPI handles GET /openapi.yaml.
+func (a *api) showOpenAPI(c *gin.Context) {
+	c.Data(http.StatusOK, "application/yaml", openAPI)
+}

@@ -20,11 +20,6 @@ func NewOps(c Config) http.Handler {
 	return e
 }
 
-func (a *api) routeHealth(e *gin.Engine) {
-	e.GET("/healthz", a.healthz)
-	e.GET("/readyz", a.readyz)
-}
-
 func (a *api) routeOps(e *gin.Engine) {
 	e.GET("/metrics", gin.WrapH(a.Metrics))
 	e.GET("/debug/pprof/*name", a.adminOnly, a.ownPages, a.profile)

@@ -82,8 +82,11 @@ var definitions = map[problem]definition{
 	superseded:       {http.StatusServiceUnavailable, "Superseded", "5"},
 }
 
-// internalDetail does not contain the cause, which is only logged.
-const internalDetail = "The service failed. The log has the cause under the request ID."
+const (
+	// internalDetail does not contain the cause, which is only logged.
+	internalDetail = "The service failed. The log has the cause under the request ID."
+	invalidDetail  = "The request has invalid fields."
+)
 
 // errorProblems is the table from the service's errors to problems. The first row
 // whose error is wrapped in the given one decides. An error without a row is an

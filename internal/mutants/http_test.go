@@ -9,7 +9,8 @@ const (
 	requests = "internal/httpapi/metrics.go"
 	routes   = "internal/httpapi/httpapi.go"
 	lists    = "internal/httpapi/list.go"
-	handlers = "internal/httpapi/handlers.go"
+	handlers = "internal/httpapi/orders.go"
+	health   = "internal/httpapi/health.go"
 	statuses = "internal/httpapi/status.go"
 	counting = "internal/outage/outage.go"
 	flags    = "cmd/api/config.go"
@@ -49,7 +50,7 @@ var httpAPI = []mutant{
 	{"a buyer limit that is null is kept", bodies, "limit.value == nil || *limit.value < 0", "limit.value != nil && (*limit.value < 0)", "internal/httpapi TestContract/stock_of_nulls"},
 	{"hours that are left out are cleared", bodies, "if !o.given {", "if false {", "internal/httpapi TestSetStockArguments"},
 	{"an answer to a client that is gone is logged as an error", envelope, "failure != nil && c.Writer.Status() == http.StatusInternalServerError", "failure != nil && c.Writer.Status() != http.StatusServiceUnavailable", "internal/httpapi TestLogLevels/an_answer_to_a_client_that_is_gone_is_no_error"},
-	{"readyz has the timeout of an order", handlers, "min(readyTimeout, a.RequestTimeout)", "a.RequestTimeout", "internal/httpapi TestReadyAnswersInTime"},
+	{"readyz has the timeout of an order", health, "min(readyTimeout, a.RequestTimeout)", "a.RequestTimeout", "internal/httpapi TestReadyAnswersInTime"},
 	{"superseded is an internal error", statuses, "{stock.ErrSuperseded, superseded,", "{nil, superseded,", "internal/httpapi TestContract/superseded"},
 	{"connections stay open while draining", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
 	{"a client's path is looked up as a route", envelope, "c.FullPath(), status, took", "c.Request.URL.Path, status, took", "internal/httpapi TestRequests/an_ID_in_the_path"},
