@@ -3,6 +3,7 @@
 package mutants
 
 const (
+	paying      = "internal/order/payment.go"
 	orderStatus = "internal/order/transitions.go"
 	afterward   = "internal/order/lifecycle.go"
 	changes     = "internal/ledger/lifecycle.go"
@@ -19,7 +20,7 @@ var lifecycle = []mutant{
 	{"a payment is paid by its repeat", orderStatus, "if l.Payment != nil {", "if false {", "internal/order TestAllOrdersOfEvents"},
 	{"a due order is paid", orderStatus, "case ok && l.Due:", "case false:", "internal/protocol TestLifecycle/SQLite"},
 	{"the payment of a refunded order is kept", orderStatus, "c.PaymentID, c.PaymentStatus = l.Order.PaymentID, PaymentRefundDue", "_ = c", "internal/order TestAllOrdersOfEvents"},
-	{"a late payment cuts no units", afterward, "return s.ledger.Revive(ctx, expired, t, payment)",
+	{"a late payment cuts no units", paying, "return s.ledger.Revive(ctx, expired, t, payment)",
 		"t.Lines = nil\n\t\treturn s.ledger.Revive(ctx, expired, t, payment)", "internal/order TestPay"},
 	{"a take of the administrator is changed", changes, "&& o.Status != shrink ", "", "internal/ledger TestChange_Shrink/SQLite"},
 	{"another buyer's order is changed", changes, " && cmp.Or(buyer, o.Buyer) == o.Buyer", "", "internal/ledger TestFaults_Change"},
@@ -39,14 +40,14 @@ var lifecycle = []mutant{
 	{"a repeated refunded is answered from the primary alone", ledgerPayments, "if err == nil && changed == 0 {", "if err == nil && changed < 0 {", "internal/ledger TestAnswersWaitForTheStandby"},
 	{"a repeated refunded changes the payment", ledgerPayments, "WHERE id = ? AND status = ?\",\n\t\t\tstring(order.PaymentRefunded), id, string(order.PaymentRefundDue))", "WHERE id = ? AND status <> ?\",\n\t\t\tstring(order.PaymentRefunded), id, string(order.PaymentPaid))", "internal/ledger TestOrders/SQLite"},
 	{"a refused order's take is settled", resolving, "case o.Holds(d.TakeID):", "case o.Status != order.Void && o.TakeID == d.TakeID:", "internal/ledger TestResolve/SQLite"},
-	{"a revival does not look for the first take in all segments", afterward, "Lines: expired.Lines, Again: true}", "Lines: expired.Lines}", "internal/protocol TestLatePaymentBeforeTheSettle/SQLite"},
+	{"a revival does not look for the first take in all segments", paying, "Lines: expired.Lines, Again: true}", "Lines: expired.Lines}", "internal/protocol TestLatePaymentBeforeTheSettle/SQLite"},
 	{"an order is taken again beside its first take", "internal/stock/gate/segmented.go", "if d.Again {", "if false {", "internal/stock/gate TestTakenAgain/InProcess"},
 	{"the ledger forgets the first take of a revived order", "internal/order/order.go", "(o.TakeID == take || follows(o.TakeID, take))", "o.TakeID == take", "internal/ledger TestRevive_EarlierTake/SQLite"},
 	{"any take precedes that of a revival", "internal/order/order.go", "bytes.HasPrefix(take[:], hash[:])", "bytes.HasPrefix(take[:], hash[:0])", "internal/ledger TestRevive_EarlierTake/SQLite"},
 	{"two revivals of an order have one take", "internal/order/order.go", "id, hash := uuid.New(), hashOf(o.TakeID)", "id, hash := uuid.Nil, hashOf(o.TakeID)", "internal/ledger TestRevive_EarlierTake/SQLite"},
-	{"a revival has a take of its own", afterward, "TakeID: expired.NextTake()", "TakeID: uuid.New()", "internal/order TestRevive_FirstTakeInFlight"},
-	{"a late payment does not wait for the first take", afterward, "errors.Is(reason, stock.ErrInFlight): //", "false: //", "internal/order TestRevive_FirstTakeInFlight"},
-	{"a late payment of unknown outcome was not recorded", afterward, "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, reason)", "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrBusy, reason)", "internal/order TestRevive_Unknown"},
+	{"a revival has a take of its own", paying, "TakeID: expired.NextTake()", "TakeID: uuid.New()", "internal/order TestRevive_FirstTakeInFlight"},
+	{"a late payment does not wait for the first take", paying, "errors.Is(reason, stock.ErrInFlight): //", "false: //", "internal/order TestRevive_FirstTakeInFlight"},
+	{"a late payment of unknown outcome was not recorded", paying, "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, reason)", "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrBusy, reason)", "internal/order TestRevive_Unknown"},
 	{"a payment of two orders at once fails", changes, "rolledBack || unknown || sqltx.IsDuplicate(err) //", "rolledBack || unknown //", "internal/ledger TestChange_PaymentOfTwoOrders/MariaDB"},
 	{"a change that was rolled back may have been made", changes, "err = fmt.Errorf(\"%w: %w\", reason, err)\n", "_ = reason\n", "internal/ledger TestFaults_AlwaysRolledBack/change"},
 	{"a change of stock that was rolled back may have been made", "internal/ledger/ledger.go", "return fmt.Errorf(\"%w: %w\", stock.ErrBusy, err)", "return fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, err)", "internal/ledger TestFaults_AlwaysRolledBack/stock"},

@@ -7,89 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
-
-// Pay reports a payment for an order, and returns the order that it pays. Payments
-// may be reported late, twice, and in any order with other events: each pays its
-// order or is recorded as due back to the buyer, once, and gets the same answer
-// again. An order that has expired is revived if its units can be cut again and
-// the service allows it.
-//
-// Errors: ErrUnknownOrder, ErrInProgress if the order is queued, ErrPaymentReused,
-// *RefundDue; ErrBusy and ErrSuperseded
-// of package stock, after which nothing was recorded; stock.ErrUnavailable. A retry
-// is safe.
-func (s *Service) Pay(ctx context.Context, id uuid.UUID, payment string) (Order, error) {
-	o, err := s.pay(ctx, id, payment)
-	switch {
-	case err != nil:
-		return Order{}, s.changeError(ctx, id, "", err)
-	case o.PaymentID != payment:
-		s.metrics.changes.WithLabelValues(refundDue).Inc()
-		return Order{}, &RefundDue{PaymentID: payment, Status: o.Status}
-	}
-	s.metrics.changes.WithLabelValues(string(o.Status)).Inc()
-	return o, nil
-}
-
-func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order, error) {
-	var (
-		late = s.late
-		last error // why the latest try failed
-	)
-	for try := 1; try <= maxTries; try++ {
-		var found Order
-		decide := onPayment(payment, late)
-		o, _, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, func(state Locked) (Transition, error) {
-			found = state.Order
-			return decide(state)
-		})
-		switch {
-		case errors.Is(err, errDue):
-			last = err
-			if _, err := s.returning(ctx, id, "", onExpiry); err != nil {
-				return Order{}, err
-			}
-			continue
-		case !errors.Is(err, errLate):
-			return o, err
-		}
-		if err := s.reconciler.Usable(ctx); err != nil {
-			return Order{}, err
-		}
-		revived, out := s.revive(ctx, found, payment)
-		switch reason := out.Reason(); {
-		case out.Committed():
-			return revived, nil
-		case out.Unknown():
-			return Order{}, fmt.Errorf("%w: %w", stock.ErrUnavailable, reason)
-		case errors.Is(reason, stock.ErrRowChanged), // another payment was faster, or recovery
-			errors.Is(reason, stock.ErrInFlight): // the order's first take is being settled, or another payment's is
-			last = reason
-		case stock.Reconcilable(reason):
-			if err := s.reconciler.PrepareRetry(ctx, reason, found.SKUs()...); err != nil {
-				return Order{}, err
-			}
-			last = reason
-		case stock.Final(reason):
-			late = Refuse
-		default:
-			return Order{}, reason
-		}
-		retry.Wait(ctx, try)
-	}
-	return Order{}, fmt.Errorf("%w: %w", stock.ErrBusy, last)
-}
-
-// revive cuts the units of an expired order again, and pays it, once.
-func (s *Service) revive(ctx context.Context, expired Order, payment string) (Order, Outcome) {
-	d := stock.Deduction{OrderID: expired.ID, TakeID: expired.NextTake(), Buyer: expired.Buyer, Lines: expired.Lines, Again: true}
-	return s.takeAndRecord(ctx, d, func(ctx context.Context, t stock.Take) (Order, Outcome) {
-		return s.ledger.Revive(ctx, expired, t, payment)
-	})
-}
 
 // Cancel cancels a pending order and returns its units to stock. Cancelling it
 // again does nothing. If buyer is not empty, an order of another buyer does not exist.
@@ -131,7 +50,7 @@ func (s *Service) returning(ctx context.Context, id uuid.UUID, buyer string, dec
 	return o, nil
 }
 
-// changeError returns err as the methods above document it. An order that the ledger
+// changeError returns err as the methods that change orders document it. An order that the ledger
 // does not have may be queued.
 func (s *Service) changeError(ctx context.Context, id uuid.UUID, buyer string, err error) error {
 	if errors.Is(err, ErrUnknownOrder) {
@@ -152,24 +71,6 @@ func (s *Service) changeError(ctx context.Context, id uuid.UUID, buyer string, e
 	return fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 }
 
-// Refunded records that a payment that was due went back to the buyer, and returns
-// the payment. Recording it again does nothing.
-//
-// Errors: ErrUnknownPayment; *WrongStatus if the payment pays an order;
-// stock.ErrUnavailable. A retry is safe.
-func (s *Service) Refunded(ctx context.Context, payment string) (Payment, error) {
-	p, err := s.ledger.Refunded(ctx, payment)
-	switch {
-	case errors.Is(err, ErrUnknownPayment):
-		return p, ErrUnknownPayment
-	case err != nil:
-		return p, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
-	case p.Status != PaymentRefunded:
-		return p, &WrongStatus{Status(p.Status)}
-	}
-	return p, nil
-}
-
 // List returns up to f.Limit orders, sorted by ID, without their histories. next is
 // the ID to continue after; it is uuid.Nil at the end.
 //
@@ -180,24 +81,6 @@ func (s *Service) List(ctx context.Context, f Filter) (page []Order, next uuid.U
 	page, err = s.ledger.Orders(ctx, f)
 	if err != nil {
 		return nil, uuid.Nil, fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
-	}
-	if len(page) > limit {
-		page = page[:limit]
-		next = page[limit-1].ID
-	}
-	return page, next, nil
-}
-
-// Payments returns up to f.Limit payments, sorted by ID. next is the ID to continue
-// after; it is empty at the end.
-//
-// Errors: stock.ErrUnavailable.
-func (s *Service) Payments(ctx context.Context, f PaymentFilter) (page []Payment, next string, err error) {
-	limit := f.Limit
-	f.Limit++
-	page, err = s.ledger.Payments(ctx, f)
-	if err != nil {
-		return nil, "", fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 	}
 	if len(page) > limit {
 		page = page[:limit]
