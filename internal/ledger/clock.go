@@ -149,3 +149,6 @@ func (l *Ledger) times() (created, expires time.Time, err error) {
 // Now returns the time by the database's clock, in UTC and whole microseconds. It
 // asks no database.
 func (l *Ledger) Now() (time.Time, error) { return l.clock.now() }
+
+// Now returns the time as the ledger stores it: UTC, whole microseconds.
+func Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

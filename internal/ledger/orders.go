@@ -19,9 +19,6 @@ import (
 // through the gate as an order does, but is none: it is never shown and has no lines.
 const shrink order.Status = "shrink"
 
-// Now returns the time as the ledger stores it: UTC, whole microseconds.
-func Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
-
 // newOrder returns the order of a take as the ledger would record it now, by the
 // database's clock.
 func (l *Ledger) newOrder(t stock.Take, status order.Status) (order.Order, error) {
@@ -206,4 +203,47 @@ func insertLineArrays(orders []*order.Order, n int) sqltx.Statement {
 	}
 	return sqltx.Statement{Args: []any{ids, skus, quantities}, SQL: `INSERT INTO order_lines (order_id, sku, quantity)
 		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`}
+}
+
+// History reads the first changes of an order, up to the given version of it, in
+// their order. The first status is not a change.
+func (l *Ledger) History(ctx context.Context, id uuid.UUID, version int64) (steps []order.Step, err error) {
+	steps, err = sqltx.ReadAll(ctx, l.db, func(s *order.Step) []any { return []any{&s.Status, (*sqltx.Time)(&s.At)} },
+		"SELECT status, at FROM order_history WHERE order_id = ? AND version <= ? ORDER BY version", l.db.Dialect().UUID(id), version)
+	if err != nil {
+		return nil, fmt.Errorf("reading the history of order %s: %w", id, err)
+	}
+	return steps, nil
+}
+
+// Orders reads the orders that the filter selects, sorted by ID. It leaves out void
+// orders. With a buyer it reads an index of the buyer's orders; without one it may
+// read the whole table to find a rare status.
+func (l *Ledger) Orders(ctx context.Context, f order.Filter) ([]order.Order, error) {
+	query := "SELECT id FROM orders WHERE id > ? AND status NOT IN ?"
+	args := []any{l.db.Dialect().UUID(f.After), []string{string(order.Void), string(shrink)}}
+	if f.Buyer != "" {
+		query, args = query+" AND buyer_id = ?", append(args, f.Buyer)
+	}
+	if f.Status != "" {
+		query, args = query+" AND status = ?", append(args, string(f.Status))
+	}
+	ids, err := sqltx.ReadAll(ctx, l.db, func(id *uuid.UUID) []any { return []any{id} }, query+" ORDER BY id LIMIT ?", append(args, f.Limit)...)
+	if err != nil {
+		return nil, fmt.Errorf("listing orders: %w", err)
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	found, err := l.durable(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	orders := make([]order.Order, 0, len(ids))
+	for _, id := range ids {
+		if o, ok := found[id]; ok {
+			orders = append(orders, *o)
+		}
+	}
+	return orders, nil
 }

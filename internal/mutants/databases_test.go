@@ -3,6 +3,7 @@
 package mutants
 
 const (
+	transacting       = "internal/ledger/transact.go"
 	sqltxDB           = "internal/ledger/sqltx/db.go"
 	sqltxSlowLog      = "internal/ledger/sqltx/slowlog.go"
 	sqltxTx           = "internal/ledger/sqltx/tx.go"
@@ -66,7 +67,7 @@ var databases = []mutant{
 	{"prepared statements through a pooler", storePostgres, "if pooled && config", "if pooled && false && config", "internal/store TestPgBouncer"},
 	{"PostgreSQL may be silent for ever", storePostgres, "sessions.DialFunc = boundAnswers(", "_ = boundAnswers(", "internal/ledger TestSilentDatabase/PostgreSQL"},
 	{"the bound of an answer replaces the deadline of the statement", "internal/store/readtimeout.go", "if !c.deadline.IsZero() && c.deadline.Before(until) {", "if false {", "internal/store TestBoundAnswers"},
-	{"a transaction bounds only its BEGIN and COMMIT", "internal/ledger/ledger.go", "return do(ctx, tx)", "return do(context.WithoutCancel(ctx), tx)", "internal/ledger TestSilentTransaction/PostgreSQL"},
+	{"a transaction bounds only its BEGIN and COMMIT", transacting, "return do(ctx, tx)", "return do(context.WithoutCancel(ctx), tx)", "internal/ledger TestSilentTransaction/PostgreSQL"},
 	{"a migration on a silent server", "internal/store/silentserver.go", "end(errSilent)", "_ = errSilent", "internal/store TestMigrate_SilentServer/MariaDB/during"},
 	{"a killed migration stays dirty", migrateSteps, "case err != nil || !dirty:", "case err != nil || !dirty || latest > 0:", "internal/store TestMigrate_MendsOlderPrograms/MariaDB"},
 	{"a statement that is done is run again", migrateSteps, "if st.converts || st.remains(found) > 0 {", "if true {", "internal/store TestMigrate_Killed/MariaDB/down"},

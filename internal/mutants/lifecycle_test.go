@@ -3,6 +3,7 @@
 package mutants
 
 const (
+	revival     = "internal/ledger/revive.go"
 	paying      = "internal/order/payment.go"
 	orderStatus = "internal/order/transitions.go"
 	afterward   = "internal/order/lifecycle.go"
@@ -31,7 +32,7 @@ var lifecycle = []mutant{
 	{"a claim is not lowered", returns, "if row.BuyerLimit == 0 {", "if true {", "internal/ledger TestChange_LowersClaim/SQLite"},
 	{"the stock rows are locked after the order", changes, "var rows []StockRow\n\t\tif options.Returns {", "var rows []StockRow\n\t\tif _, err := lockOrder(ctx, tx, o, \"\"); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif options.Returns {", "internal/ledger TestChange_LocksStockFirst/MariaDB"},
 	{"an order is due by the instance's clock", expire, "<= \" + d.Now() + \", FALSE)\"", "<= '\" + time.Now().Add(time.Hour).UTC().Format(\"2006-01-02 15:04:05\") + \"', FALSE)\"", "internal/ledger TestChange_Due/SQLite"},
-	{"a resolved revival commits all the same", changes, "if updated[0] == 0 {", "if updated[0] < 0 {", "internal/ledger TestRevive_Barred/SQLite"},
+	{"a resolved revival commits all the same", revival, "if updated[0] == 0 {", "if updated[0] < 0 {", "internal/ledger TestRevive_Barred/SQLite"},
 	{"a history runs backwards", "internal/order/service.go", "step.At.Before(before)", "step.At.IsZero()", "internal/order TestOrder_HistoryInOrder"},
 	{"a repeated change is answered from the primary alone", changes, "err = cmp.Or(l.db.Confirm(ctx), err)", "_ = cmp.Or(err)", "internal/ledger TestAnswersWaitForTheStandby"},
 	{"a repeated change is answered though the standby has not confirmed", changes, "err = cmp.Or(l.db.Confirm(ctx), err)", "_ = cmp.Or(l.db.Confirm(ctx), err)", "internal/ledger TestAnswersWaitForTheStandby"},
@@ -50,7 +51,7 @@ var lifecycle = []mutant{
 	{"a late payment of unknown outcome was not recorded", paying, "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, reason)", "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrBusy, reason)", "internal/order TestRevive_Unknown"},
 	{"a payment of two orders at once fails", changes, "rolledBack || unknown || sqltx.IsDuplicate(err) //", "rolledBack || unknown //", "internal/ledger TestChange_PaymentOfTwoOrders/MariaDB"},
 	{"a change that was rolled back may have been made", changes, "err = fmt.Errorf(\"%w: %w\", reason, err)\n", "_ = reason\n", "internal/ledger TestFaults_AlwaysRolledBack/change"},
-	{"a change of stock that was rolled back may have been made", "internal/ledger/ledger.go", "return fmt.Errorf(\"%w: %w\", stock.ErrBusy, err)", "return fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, err)", "internal/ledger TestFaults_AlwaysRolledBack/stock"},
+	{"a change of stock that was rolled back may have been made", transacting, "return fmt.Errorf(\"%w: %w\", stock.ErrBusy, err)", "return fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, err)", "internal/ledger TestFaults_AlwaysRolledBack/stock"},
 	{"a change whose commit was not answered was not made", changes, "reason = err //", "_ = err //", "internal/ledger TestFaults_ChangeStaysOpen"},
 	{"a revival is resolved by reading", resolving, "o.Status == order.Expired && o.TakeID", "false && o.TakeID", "internal/ledger TestRevive_Barred/SQLite"},
 }

@@ -184,7 +184,7 @@ var placing = []mutant{
 	{"a turn is remembered for ever", ledgerTurns, "if t.changes--; t.changes == 0 {", "if t.changes == 0 {", "internal/ledger TestTurns"},
 	{"a change of stock without its turn", stockrow, "l.turns.take(ctx, sku)", "l.turns.take(ctx)", "internal/ledger TestChangesTakeTurns/SQLite"},
 	{"a change of an order without its turn", "internal/ledger/lifecycle.go", "l.turns.take(ctx, o.SKUs()...)", "l.turns.take(ctx)", "internal/ledger TestChangesTakeTurns/SQLite"},
-	{"a revival without its turn", "internal/ledger/lifecycle.go", "l.turns.take(ctx, stock.SKUsOf(t)...)", "l.turns.take(ctx)", "internal/ledger TestChangesTakeTurns/SQLite"},
+	{"a revival without its turn", revival, "l.turns.take(ctx, stock.SKUsOf(t)...)", "l.turns.take(ctx)", "internal/ledger TestChangesTakeTurns/SQLite"},
 	{"a payment waits for the turn of the stock row", "internal/ledger/lifecycle.go", "if options.Returns { // a payment", "if true { // a payment", "internal/ledger TestChangesTakeTurns/SQLite"},
 	{"a payment locks the stock rows", "internal/ledger/lifecycle.go", "var rows []StockRow\n\t\tif options.Returns {", "var rows []StockRow\n\t\tif true {", "internal/ledger TestPaymentPassesAWaitingCancellation/PostgreSQL"},
 	{"a slow group that ended is counted for ever", slowGroups, "\tls.groups--\n", "", "internal/ledger TestSlowGroupsEnd"},

@@ -48,7 +48,7 @@ var queued = []mutant{
 	{"orders that lost their place stay queued", plainList, "size.messages >= size.orders", "size.orders >= 0", "internal/stock/gate TestRedeliver/Redis"},
 	{"a deleted stream looks like an empty journal", plainList, "return max(size.orders, size.messages), size.oldest, err", "return size.messages, size.oldest, err", "internal/stock/gate TestRedeliver/Redis"},
 	{"orders that have a place get another one", lostPlace, "if not message or message[2][2] ~= order then", "if true then", "internal/stock/gate TestRedeliver/Redis"},
-	{"a slow revival is answered busy", changes, "case sqltx.IsDuplicate(err): // in", "case false: // in", "internal/ledger TestRevive_Barred/SQLite"},
+	{"a slow revival is answered busy", revival, "case sqltx.IsDuplicate(err): // in", "case false: // in", "internal/ledger TestRevive_Barred/SQLite"},
 	{"an order whose content the database refuses is tried for ever", consumer, "errors.Is(reason, ledger.ErrRejected) || ", "", "internal/async TestRejectedOrder/InProcess"},
 	{"a consumer leaves its orders undelivered", leaveLua, "of.pending == 0 and ", "", "internal/stock/gate TestLeave/Redis"},
 	{"a void order in between ends a refused order", recording, "case ok && row.Status != order.Void:", "case ok:", "internal/ledger TestRecordRefusal_VoidMeanwhile/PostgreSQL"},

@@ -1,0 +1,90 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/retry"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+)
+
+// Revive pays an expired order late: it cuts the units again, under the take t, and
+// records the payment. expired is the order as it was read, and t has an ID of its
+// NextTake. An order is revived at most once.
+//
+// Reasons to refuse: stock.ErrRowChanged (the order or the payment has changed since it
+// was read); those of Record.
+func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, payment string) (order.Order, order.Outcome) {
+	o, c := expired, order.Revival(expired, payment)
+	o.Apply(c)
+	o.TakeID = t.TakeID
+	end, err := l.turns.take(ctx, stock.SKUsOf(t)...)
+	if err != nil {
+		return o, order.Refused(err)
+	}
+	defer end()
+	paid := order.Payment{ID: payment, OrderID: o.ID, Status: c.PaymentStatus}
+	for try := 1; ; try++ {
+		err := l.tryRevive(ctx, t, &o, expired.Status, paid)
+		switch {
+		case err == nil:
+			return o, order.Committed()
+		case errors.Is(err, sqltx.ErrUnknownOutcome):
+			return o, order.Unknown(err)
+		case sqltx.IsDuplicate(err): // in the order's history, or of the payment: another take was faster
+			return o, order.Refused(fmt.Errorf("%w: %w", stock.ErrRowChanged, err))
+		case errors.As(err, new(*stock.Refusal)), errors.Is(err, stock.ErrRowChanged):
+			return o, order.Refused(err)
+		case !sqltx.IsRetryable(err) && !errors.Is(err, cutter.ErrConflict), try == maxTries:
+			return o, order.Refused(notRecorded(err))
+		}
+		l.metrics.retries.Inc()
+		retry.Wait(ctx, try)
+	}
+}
+
+// tryRevive is one transaction of Revive. o is the order as it becomes, from the status
+// that it had.
+func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, from order.Status, paid order.Payment) error {
+	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
+	defer cancel()
+	plan, err := l.cutter.Plan(ctx, l.db, l.Generation(), []stock.Take{t})
+	if err != nil {
+		return err
+	}
+	return l.db.Transact(ctx, func(tx *sqltx.Tx) error {
+		decisions, err := plan.Cut(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if !decisions[0].Taken() {
+			return decisions[0].Reason()
+		}
+		updated, err := tx.ExecAll(ctx, updateOrder(tx.Dialect(), o, from))
+		if err != nil {
+			return fmt.Errorf("writing the order: %w", err)
+		}
+		if updated[0] == 0 {
+			return stock.ErrRowChanged
+		}
+		tx.AtCommit(insertStep(tx.Dialect(), o), writePayment(tx.Dialect(), false, paid))
+		return nil
+	})
+}
+
+// bar makes every Revive of the order fail that read it before. It waits for one that is
+// being committed.
+func (l *Ledger) bar(ctx context.Context, id uuid.UUID) error {
+	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status = ?",
+		l.db.Dialect().UUID(id), string(order.Expired))
+	if err != nil {
+		return fmt.Errorf("barring other takes of order %s: %w", id, err)
+	}
+	return nil
+}
