@@ -1,7 +1,6 @@
 package lock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,19 +8,12 @@ import (
 	"time"
 )
 
-// releaseTimeout bounds how long Unlock may take to free the lock.
-const releaseTimeout = 3 * time.Second
-
 // New returns a Locker on the backend.
 func New(b Backend) Locker { return newLocker(b) }
 
 func newLocker(b Backend) *locker {
 	return &locker{backend: b, holds: make(map[holdKey]*hold)}
 }
-
-// watchDelay is how long a lock must be held before its grant is watched. Locks that
-// are held for less cost their servers no watch.
-const watchDelay = 250 * time.Millisecond
 
 type locker struct {
 	backend Backend
@@ -168,37 +160,6 @@ func (h *hold) setGrant(g Grant, since time.Time) {
 	}
 }
 
-// watchGrant ends the leases when the servers no longer have the grant.
-func (h *hold) watchGrant(g WatchedGrant) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	h.mu.Lock()
-	h.unwatch = cancel
-	ended := h.ended
-	h.mu.Unlock()
-	if ended {
-		return
-	}
-	if reason := g.Watch(ctx); ctx.Err() == nil {
-		h.lose(reason)
-	}
-}
-
-// expire ends the leases if the grant's lease has ended. If the lease was renewed
-// meanwhile, expire is called again at its new end.
-func (h *hold) expire(g ExpiringGrant) {
-	left := time.Until(g.Until())
-	if left <= 0 {
-		h.lose(ErrExpired)
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.ended {
-		h.expiry.Reset(left)
-	}
-}
-
 // contextError returns ctx's error. It also checks the deadline itself: a
 // connection deadline that was taken from ctx can pass a moment before ctx ends.
 func contextError(ctx context.Context) error {
@@ -245,24 +206,6 @@ func (h *hold) end() {
 // if h no longer has the turn.
 func (h *hold) leaveQueue() { h.locker.queue.leave(h.key.name, h) }
 
-// lose ends all leases, with the first reason that it is called with.
-func (h *hold) lose(reason error) {
-	h.mu.Lock()
-	if h.lost == nil {
-		h.lost = reason
-	}
-	acquired := h.grant != nil
-	for l := range h.leases {
-		l.end(h.lost)
-	}
-	h.end()
-	h.mu.Unlock()
-	h.forget()
-	if acquired { // otherwise acquire or the lease's Unlock leaves the queue
-		h.leaveQueue()
-	}
-}
-
 // lease adds a lease to the hold. It returns nil if the hold has ended. The first
 // lease is returned even then, so that its Unlock frees the grant.
 func (h *hold) lease(ctx context.Context) *lease {
@@ -279,69 +222,4 @@ func (h *hold) lease(ctx context.Context) *lease {
 		l.end(h.lost)
 	}
 	return l
-}
-
-type lease struct {
-	hold *hold
-	ctx  context.Context
-	end  context.CancelCauseFunc
-	once sync.Once
-	err  error
-}
-
-func (l *lease) Context() context.Context { return l.ctx }
-
-func (l *lease) Token() uint64 { return l.hold.grant.Token() }
-
-func (l *lease) Unlock(ctx context.Context) error {
-	l.once.Do(func() { l.err = l.unlock(ctx) })
-	return l.err
-}
-
-func (l *lease) unlock(ctx context.Context) error {
-	h := l.hold
-	h.mu.Lock()
-	delete(h.leases, l)
-	last, lost := len(h.leases) == 0, h.lost
-	if last {
-		h.end()
-	}
-	h.mu.Unlock()
-	l.end(nil)
-	if !last {
-		return unlockingError(h.key.name, lost)
-	}
-	h.forget()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-	defer cancel()
-	var (
-		handedOver bool
-		err        error
-	)
-	if lost == nil {
-		handedOver, err = h.handOver(ctx)
-	}
-	if !handedOver {
-		err = h.release(ctx)
-	}
-	return unlockingError(h.key.name, cmp.Or(lost, err))
-}
-
-// release releases the grant and gives the turn to the next waiter of the process.
-func (h *hold) release(ctx context.Context) error {
-	defer h.leaveQueue()
-	g, ok := h.grant.(PipelinedGrant)
-	if !ok {
-		return h.grant.Release(ctx)
-	}
-	wait := g.StartRelease()
-	h.leaveQueue()
-	return wait(ctx)
-}
-
-func unlockingError(name string, err error) error {
-	if err != nil {
-		return fmt.Errorf("unlocking %s: %w", name, err)
-	}
-	return nil
 }

@@ -3,6 +3,8 @@
 package mutants
 
 const (
+	lostLock           = "internal/lock/lost.go"
+	leases             = "internal/lock/lease.go"
 	locker             = "internal/lock/locker.go"
 	handover           = "internal/lock/handover.go"
 	acquireLua         = "internal/lock/redis/acquire.lua"
@@ -49,7 +51,7 @@ var locks = []mutant{
 	{"a part of a name may be empty", lockNames, "case part == \"\":", "case false:", "internal/lock TestCheckName"},
 	{"a name may be that of a token's key", lockNames, "strings.HasPrefix(name, p)", "false", "internal/lock TestCheckName"},
 	{"nested names block each other on etcd", etcdLock, "len(g.prefix):], \"/\")", "len(g.prefix):], \"//\")", "internal/lock/locktest TestConformance/etcd/NamesApart"},
-	{"an inner Unlock frees the lock", locker, "last, lost := len(h.leases) == 0, h.lost", "last, lost := true, h.lost", "internal/lock/locktest TestConformance/local/Reentrant"},
+	{"an inner Unlock frees the lock", leases, "last, lost := len(h.leases) == 0, h.lost", "last, lost := true, h.lost", "internal/lock/locktest TestConformance/local/Reentrant"},
 	{"a new grant keeps the last token", acquireLua, "if last >= token then\n  token = last + 1", "if last > 0 then\n  token = last", "internal/lock/locktest TestConformance/redis/ProcessesExclude"},
 	{"a held lock is granted", acquireLua, "if call('HEXISTS', KEYS[1], field) == 0 then", "if false then", "internal/lock/locktest TestConformance/redis/OneHolder"},
 	{"Release frees any holder's lock", releaseLua, "call('HDEL', KEYS[1], field) == 1", "call('DEL', KEYS[1]) == 1", "internal/lock/locktest TestConformance/redis/StoppedHolder"},
@@ -80,7 +82,7 @@ var locks = []mutant{
 	{"the loss of an undelivered grant ends a lease", handover, "	var loss handoverLoss\n", "	loss := handoverLoss{hold: next.hold}\n", "internal/lock TestHandoverTooLate"},
 	{"a loss during a handover is ignored", handover, "	reason := l.reason\n	l.mu.Unlock()", "	var reason error\n	l.mu.Unlock()", "internal/lock TestLossDuringHandover"},
 	{"a lease does not end by itself", locker, "if g, ok := g.(ExpiringGrant); ok && !h.ended {", "if g, ok := g.(ExpiringGrant); ok && false {", "internal/lock TestLeaseExpires"},
-	{"a renewed lease ends at its old end", locker, "if left <= 0 {", "if true {", "internal/lock TestLeaseExpires"},
+	{"a renewed lease ends at its old end", lostLock, "if left <= 0 {", "if true {", "internal/lock TestLeaseExpires"},
 	{"a watch of etcd that began late is relied on", etcdLock, "if found.Header.GetRevision() > began && pause < readAll {", "if found.Header.GetRevision() > began && pause < 0*readAll {", "internal/lock/etcd TestWatchBeginsLate/a_write_meanwhile"},
 	{"a waiter on etcd reads again although its watch is in time", etcdLock, "if found.Header.GetRevision() > began && pause < readAll {", "if began >= 0 && pause < readAll {", "internal/lock/etcd TestWatchBeginsLate/no_write_meanwhile"},
 	{"a waiter on etcd polls", etcdLock, "found.Header.GetRevision() > began && pause < readAll {", "found.Header.GetRevision() > began && pause <= readAll {", "internal/lock/etcd TestWatchBeginsLate/not_deleted"},
@@ -91,7 +93,7 @@ var locks = []mutant{
 	{"etcd's certificate is not verified", etcdAddress, "tls.Config{MinVersion:", "tls.Config{InsecureSkipVerify: true, MinVersion:", "internal/lock/etcd TestCredentialsAndTLS/unknown_authority"},
 	{"a login in etcd sends the token of the last one", "internal/lock/etcd/login.go", "if method == pb.Auth_Authenticate_FullMethodName {", "if method == pb.Auth_AuthEnable_FullMethodName {", "internal/lock/etcd TestLoginThatEnds"},
 	{"an address's password is not decoded", lockAddress, "password, err = url.PathUnescape(password)", "", "internal/lock/address TestParse"},
-	{"the last reason counts", locker, "if h.lost == nil {", "if true {", "internal/lock TestFirstReasonCounts"},
+	{"the last reason counts", lostLock, "if h.lost == nil {", "if true {", "internal/lock TestFirstReasonCounts"},
 	{"a loss is observed as a release", observe, "if errors.Is(err, ErrLost) {", "if false {", "internal/lock TestObserved_LossFoundByUnlock"},
 	{"the channel of an abandoned call is reused", groups, "return ctx.Err() // ready is not reused: it will still be signalled", "b.ready.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
 	{"an etcd key that is written again looks like the old one", etcdLock, "entryIn(found).created != e.created", "entryIn(found).created == 0", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
@@ -101,7 +103,7 @@ var locks = []mutant{
 	{"an idle etcd session that has expired is used again", "internal/lock/etcd/session.go", "s.ctx.Err() == nil && time.Now().Before(s.Until())", "s.ctx.Err() == nil", "internal/lock/etcd TestIdleSessionThatHasExpired"},
 	{"an etcd key that is deleted before the watch is not noticed", etcdLock, "case !answer.Created:", "default:", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
 
-	{"the next waiter asks only after the release", locker, "	wait := g.StartRelease()\n	h.leaveQueue()\n", "	wait := g.StartRelease()\n", "internal/lock TestNextWaiterAsksDuringRelease"},
+	{"the next waiter asks only after the release", leases, "	wait := g.StartRelease()\n	h.leaveQueue()\n", "	wait := g.StartRelease()\n", "internal/lock TestNextWaiterAsksDuringRelease"},
 	{"waiters that give up leave a ZooKeeper watch each", "internal/lock/zookeeper/watch.go", "if w != nil {", "if false {", "internal/lock/zookeeper TestAbandonedWaitsShareAWatch"},
 	{"a ZooKeeper watch that has fired is used again", "internal/lock/zookeeper/watch.go", "delete(b.watches, path)", "_ = path", "internal/lock/zookeeper TestAbandonedWaitsShareAWatch"},
 	{"a ZooKeeper suspension is ignored", zookeeperLock, "if b.suspensions != suspensions {", "if false {", "internal/lock/zookeeper TestSuspendedWhileListing"},
