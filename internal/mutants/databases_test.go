@@ -15,6 +15,7 @@ const (
 	storeMySQL        = "internal/store/mysql.go"
 	storePostgres     = "internal/store/postgres.go"
 
+	migrateKilled  = "internal/store/migratekilled.go"
 	migrateSteps   = "internal/store/migratesteps.go"
 	migrateLosses  = "internal/store/migratelosses.go"
 	migrateHistory = "internal/store/migratehistory.go"
@@ -69,9 +70,9 @@ var databases = []mutant{
 	{"the bound of an answer replaces the deadline of the statement", "internal/store/readtimeout.go", "if !c.deadline.IsZero() && c.deadline.Before(until) {", "if false {", "internal/store TestBoundAnswers"},
 	{"a transaction bounds only its BEGIN and COMMIT", transacting, "return do(ctx, tx)", "return do(context.WithoutCancel(ctx), tx)", "internal/ledger TestSilentTransaction/PostgreSQL"},
 	{"a migration on a silent server", "internal/store/silentserver.go", "end(errSilent)", "_ = errSilent", "internal/store TestMigrate_SilentServer/MariaDB/during"},
-	{"a killed migration stays dirty", migrateSteps, "case err != nil || !dirty:", "case err != nil || !dirty || latest > 0:", "internal/store TestMigrate_MendsOlderPrograms/MariaDB"},
-	{"a statement that is done is run again", migrateSteps, "if st.converts || st.remains(found) > 0 {", "if true {", "internal/store TestMigrate_Killed/MariaDB/down"},
-	{"the rows of a killed migration are not converted", migrateSteps, "st.converts || ", "", "internal/store TestMigrate_CountedClaims/MariaDB"},
+	{"a killed migration stays dirty", migrateKilled, "case err != nil || !dirty:", "case err != nil || !dirty || latest > 0:", "internal/store TestMigrate_MendsOlderPrograms/MariaDB"},
+	{"a statement that is done is run again", migrateKilled, "if st.converts || st.remains(found) > 0 {", "if true {", "internal/store TestMigrate_Killed/MariaDB/down"},
+	{"the rows of a killed migration are not converted", migrateKilled, "st.converts || ", "", "internal/store TestMigrate_CountedClaims/MariaDB"},
 	{"a mended migration is followed by another one down", "internal/store/migrate.go", "(!mended || !down)", "(!mended || !down || mended)", "cmd/api TestMigrate_Killed/MariaDB/migrate_down"},
 	{"a schema that somebody has changed is mended", migrateHistory, "number < len(h) && len(h.contradictions(number, found)) == 0", "number < len(h)", "internal/store TestMigrate_CannotMend/MariaDB"},
 	{"a foreign column does not matter", migrateHistory, "known[o.table()] && (o.column() || h.makes(o))", "known[o.table()] && h.makes(o)", "internal/store TestMigrate_CannotMend/SQLite"},
@@ -83,7 +84,7 @@ var databases = []mutant{
 	{"a failed run is committed", "internal/store/migratewhole.go", "d.failed = true\n\t\treturn fmt.Errorf(\"running", "return fmt.Errorf(\"running", "internal/store TestWholeDriver_FailureChangesNothing/SQLite"},
 	{"a migration waits for another one once", migrateSteps, "if !errors.Is(err, database.ErrLocked) ||", "if true ||", "internal/store TestLockPatiently"},
 	{"a migration down loses data", migrateSteps, "if dirty && version < d.version {", "if false {", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
-	{"a killed migration down loses data", migrateSteps, "if err := d.holdUnused(ctx, number); err != nil {", "if err := error(nil); err != nil {", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
+	{"a killed migration down loses data", migrateKilled, "if err := d.holdUnused(ctx, number); err != nil {", "if err := error(nil); err != nil {", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
 	{"a migration down loses what is written after the look", migrateSteps, "if number := d.reverts; number > 0 {", "if number := d.reverts; number > 9 {", "internal/store TestMigrateDown_WhileServing/before_the_version_is_dirty/PostgreSQL"},
 	{"a migration down that is refused stays dirty", migrateSteps, "return errors.Join(err, d.SetVersion(number, false))", "return err", "internal/store TestMigrateDown_WhileServing/before_the_version_is_dirty/MariaDB"},
 	{"a migration down on MariaDB loses what is written meanwhile", storeMySQL, "\"LOCK TABLES \"+strings.Join(tables, \" WRITE, \")+\" WRITE\"", "\"DO 1 -- \"+strings.Join(tables, \" \")", "internal/store TestMigrateDown_WhileServing/before_the_first_statement/MariaDB"},

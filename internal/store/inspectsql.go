@@ -5,6 +5,9 @@ import (
 	"context"
 	"maps"
 	"strings"
+	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
 const mendDurability = "set it as docs/engines.md says: a 201 is as durable as a commit"
@@ -206,4 +209,50 @@ func (s *SQL) inspectSQLite(ctx context.Context, _ int) (found Findings, err err
 		found.Problem("remove synchronous from the URL: it is FULL by default", "the URL turns synchronous down: a crash of the machine loses answered orders")
 	}
 	return found, nil
+}
+
+// Offset reads the clock of the database.
+func (s *SQL) Offset(ctx context.Context) (Offset, error) {
+	start := time.Now()
+	read, err := s.Ledger().Now(ctx)
+	if err != nil {
+		return Offset{}, s.failed("reading the clock of", err)
+	}
+	return Offset{s.target, offset(start, read)}, nil
+}
+
+// Inspect returns what the database is, and which of its settings do not suit a ledger.
+// It changes nothing. connections is how many connections an instance opens besides its
+// pool.
+func (s *SQL) Inspect(ctx context.Context, connections int) Findings {
+	inspect := map[sqltx.Dialect]func(context.Context, int) (Findings, error){
+		sqltx.MySQL: s.inspectMySQL, sqltx.Postgres: s.inspectPostgres, sqltx.SQLite: s.inspectSQLite,
+	}[s.dialect]
+	found, err := inspect(ctx, poolSize+connections)
+	if err != nil {
+		found.Problem("check the server and the rights of the user", "%v", s.failed("reading the settings of", err))
+	}
+	return found
+}
+
+// settings reads pairs of a name and a value.
+func (s *SQL) settings(ctx context.Context, query string) (map[string]string, error) {
+	pairs, err := s.pairs(ctx, query)
+	values := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		values[pair[0]] = pair[1]
+	}
+	return values, err
+}
+
+// checkConnections compares the connections that an instance opens with those that the
+// server has left.
+func (f *Findings) checkConnections(target string, needed int, used, limit float64) {
+	switch left := limit - used; {
+	case limit <= 0:
+	case limit < float64(needed):
+		f.Problem("raise max_connections", "%s allows %.0f connections; an instance opens up to %d", target, limit, needed)
+	case left < float64(needed):
+		f.Warn("raise max_connections, unless other connections are about to end", "%s has %.0f of %.0f connections left; an instance opens up to %d", target, left, limit, needed)
+	}
 }
