@@ -82,17 +82,6 @@ func New(program any, options ...kong.Option) *kong.Kong {
 	return parser
 }
 
-// values returns the variables of environ that are not empty.
-func values(environ []string) map[string]string {
-	set := make(map[string]string)
-	for _, pair := range environ {
-		if variable, value, _ := strings.Cut(pair, "="); value != "" {
-			set[variable] = value
-		}
-	}
-	return set
-}
-
 // CutURL cuts s after the scheme of a URL.
 func CutURL(s string) string {
 	if before, _, found := strings.Cut(s, "://"); found {
@@ -136,11 +125,6 @@ func find(line *kong.Context, flag string) *kong.Path {
 		}
 	}
 	return nil
-}
-
-// Variable returns the environment variable of the flag with this name.
-func Variable(flag string) string {
-	return Prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // switches decodes flags that are on or off. A flag without a value is on. A word after it

@@ -92,3 +92,19 @@ func distance(a, b string) int {
 	}
 	return row[len(b)]
 }
+
+// Variable returns the environment variable of the flag with this name.
+func Variable(flag string) string {
+	return Prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// values returns the variables of environ that are not empty.
+func values(environ []string) map[string]string {
+	set := make(map[string]string)
+	for _, pair := range environ {
+		if variable, value, _ := strings.Cut(pair, "="); value != "" {
+			set[variable] = value
+		}
+	}
+	return set
+}

@@ -3,6 +3,7 @@
 package mutants
 
 const (
+	withlockLease      = "cmd/withlock/lease.go"
 	lostLock           = "internal/lock/lost.go"
 	leases             = "internal/lock/lease.go"
 	locker             = "internal/lock/locker.go"
@@ -171,7 +172,7 @@ var locks = []mutant{
 	{"a lost SQL lock is free before the command has ended", sessions, "g.lost != nil && !g.keepsConnection() {", "g.lost != nil {", "internal/lock/session TestConnectionIsKept"},
 	{"a guard that continues acts on an old order", guard, "case n > 0:", "case n > 0 && timeout > 0:", "cmd/withlock TestNewerOrder"},
 	{"a process whose first thread has ended counts as ended", "cmd/withlock/zombies_linux.go", "threads > 1 {", "threads < 0 {", "cmd/withlock TestZombies"},
-	{"a lock that was deleted is not missed", withlockCmd, "			lost <- err // it has room for one\n", "", "cmd/withlock TestLockTakenAway"},
+	{"a lock that was deleted is not missed", withlockLease, "			lost <- err // it has room for one\n", "", "cmd/withlock TestLockTakenAway"},
 	{"a server that does not answer keeps a lease", sessions, "	defer g.mu.Unlock()\n	return g.until", "	defer g.mu.Unlock()\n	return g.until.Add(time.Hour)", "internal/lock/session TestSilentServer"},
 	{"a lease ends when the server frees the lock", sessions, "g.backend.lease * 2 / 3", "g.backend.lease", "internal/lock/session TestSilentServer"},
 	{"Confirm of an SQL lock does not ask the server", sessions, "		if err := g.renew(ctx); err != nil {\n", "		if confirmed != nil {\n		} else if err := g.renew(ctx); err != nil {\n", "internal/lock/session TestConfirm"},
