@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 )
 
@@ -24,85 +23,6 @@ const (
 	tokenVariable = "HOLDFAST_FENCING_TOKEN"
 	slotVariable  = "HOLDFAST_SLOT"
 )
-
-// lostError returns the error of a lost lock.
-func lostError(c config, err error) error {
-	return exitError{fmt.Errorf("the lock %s was lost and the command was ended: %w", c.Name, err), exitLost}
-}
-
-// notAcquiredError returns the error of a lock that was lost before the command began.
-func notAcquiredError(c config, err error) error {
-	return exitError{fmt.Errorf("the lock %s was not acquired: %w", c.Name, err), exitNotAcquired}
-}
-
-// lease follows the end of the lock's lease. Its deadlines belong to one goroutine.
-type lease struct {
-	slot   *recipe.Slot
-	length time.Duration
-	grace  time.Duration
-	term   time.Time // when the command must get SIGTERM
-	kill   time.Time // when it must get SIGKILL
-}
-
-// tenth is the time between SIGKILL and the end of the lease, and the pause between two
-// confirmations: a tenth of the lease, but at most a second. A lease is at least twice as
-// long as the grace, so several confirmations fit into the time before SIGTERM.
-func (l *lease) tenth() time.Duration { return min(l.length/10, time.Second) }
-
-// confirm asks the backend until when it grants the lock to no other.
-func (l *lease) confirm(ctx context.Context) (until time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, min(l.length/4, callTimeout))
-	defer cancel()
-	asked := time.Now()
-	until, err = l.slot.Confirm(ctx)
-	if errors.Is(err, errors.ErrUnsupported) { // the backend alone knows when the lease ends
-		return asked.Add(l.length), context.Cause(l.slot.Context())
-	}
-	return until, err
-}
-
-// extend sets the deadlines by the end of the lease.
-func (l *lease) extend(until time.Time) {
-	l.kill = until.Add(-l.tenth())
-	l.term = l.kill.Add(-l.grace)
-}
-
-// overdue reports whether the command must have got SIGTERM.
-func (l *lease) overdue() bool { return !time.Now().Before(l.term) }
-
-// killAt returns when a command that gets SIGTERM now must get SIGKILL.
-func (l *lease) killAt() time.Time {
-	if soon := time.Now().Add(l.grace); soon.Before(l.kill) {
-		return soon
-	}
-	return l.kill
-}
-
-// keepConfirming confirms the lock, with pauses, until ctx ends. It sends the end of the
-// lease to confirmed, or an error to lost when the backend says that the lock is lost.
-func (l *lease) keepConfirming(ctx context.Context, pause time.Duration, confirmed chan<- time.Time, lost chan<- error) {
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		until, err := l.confirm(ctx)
-		switch {
-		case err == nil:
-			select {
-			case confirmed <- until:
-			case <-ctx.Done():
-				return
-			}
-		case errors.Is(err, lock.ErrLost):
-			lost <- err // it has room for one
-			return
-		}
-	}
-}
 
 var (
 	errOverdue = errors.New("the backend has not confirmed it in time")
@@ -176,18 +96,6 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	return nil
 }
 
-// outlast waits until the group has ended or the lock is lost, and returns why it was
-// lost. Processes of another user outlive SIGKILL, and so do those in a system call that
-// cannot be interrupted. The lock renews itself meanwhile.
-func (l *lease) outlast(group int) (lost error) {
-	for !awaitGroup(group, monotonic()+int64(l.tenth())) {
-		if l.slot.Context().Err() != nil {
-			return context.Cause(l.slot.Context())
-		}
-	}
-	return nil
-}
-
 // letBegin tells the guard of the command, and then lets the command begin.
 func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 	testHookWaiting()
@@ -257,19 +165,6 @@ func (l *lease) watch(c *child, g *guard, signals <-chan os.Signal) (lost error)
 			return lost
 		}
 	}
-}
-
-// prolong sets the deadlines by the end of the lease, and tells the guard, unless the
-// guard has ended the group already.
-func (l *lease) prolong(group int, g *guard, until time.Time) error {
-	if l.overdue() {
-		return errOverdue
-	}
-	l.extend(until)
-	if g.extend(group, l.term, l.kill) != nil {
-		return errNoGuard
-	}
-	return nil
 }
 
 // forward sends a signal that withlock got to the group.
