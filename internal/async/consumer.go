@@ -93,7 +93,7 @@ type Consumer struct {
 	log        *slog.Logger
 	metrics    *metrics
 	tracer     *tracing.Tracer
-	hand       *hand
+	underWay   *underWay
 }
 
 // NewConsumer returns a Consumer of the journal. It calls learn with each reason for which
@@ -101,7 +101,7 @@ type Consumer struct {
 func NewConsumer(j Journal, l Ledger, r Reconciler, learn func(asked time.Time, reason error), log *slog.Logger, registry prometheus.Registerer, t *tracing.Tracer) *Consumer {
 	return &Consumer{
 		name: uuid.NewString(), journal: j, learn: learn, ledger: l, reconciler: r,
-		log: log, metrics: newMetrics(registry), tracer: t, hand: newHand(),
+		log: log, metrics: newMetrics(registry), tracer: t, underWay: newUnderWay(),
 	}
 }
 
@@ -114,7 +114,7 @@ func (c *Consumer) Start(ctx context.Context) error { return c.journal.Open(ctx,
 func (c *Consumer) Run(ctx context.Context) {
 	var watching, finishing, working sync.WaitGroup
 	watching.Go(func() { c.watch(ctx) })
-	ends, failures := make(chan end, maxInHand), &failures{}
+	ends, failures := make(chan end, maxUnderWay), &failures{}
 	finishing.Go(func() { c.finishAll(ctx, ends, failures) })
 	c.consume(ctx, failures, func(t stock.Take) {
 		working.Go(func() {
@@ -188,18 +188,18 @@ func (c *Consumer) next(ctx context.Context, claim bool) (takes []stock.Take, cl
 		}
 		return nil, false, err
 	}
-	limit := min(c.hand.room(ctx), maxBatch)
+	limit := min(c.underWay.room(ctx), maxBatch)
 	if limit == 0 {
 		return nil, false, nil
 	}
 	if claim {
 		takes, err := c.journal.Claim(ctx, c.name, limit, maxIdle)
-		if takes = c.hand.begin(takes); len(takes) > 0 || err != nil {
+		if takes = c.underWay.begin(takes); len(takes) > 0 || err != nil {
 			return takes, false, err
 		}
 	}
 	takes, err = c.journal.Read(ctx, c.name, limit, readWait)
-	return c.hand.begin(takes), claim, err
+	return c.underWay.begin(takes), claim, err
 }
 
 // finishAll removes the orders that have ended from the journal, until ends is closed.
@@ -210,7 +210,7 @@ func (c *Consumer) finishAll(ctx context.Context, ends <-chan end, failures *fai
 			some = append(some, <-ends)
 		}
 		failures.note(!c.finish(ctx, some))
-		c.hand.end(some)
+		c.underWay.end(some)
 	}
 }
 

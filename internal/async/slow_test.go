@@ -149,17 +149,17 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
-// TestFullHand checks that a consumer works on a bounded number of orders at once, and goes
+// TestFullConsumer checks that a consumer works on a bounded number of orders at once, and goes
 // on when one of them ends.
-func TestFullHand(t *testing.T) {
+func TestFullConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPile(maxInHand + 10)
-		l, c := p.hold(maxInHand + 10)
+		p := newPile(maxUnderWay + 10)
+		l, c := p.hold(maxUnderWay + 10)
 		stop := run(t, c)
 		time.Sleep(time.Second)
-		if delivered, _ := p.counts(); delivered != maxInHand {
-			t.Errorf("%d orders were delivered, want %d", delivered, maxInHand)
+		if delivered, _ := p.counts(); delivered != maxUnderWay {
+			t.Errorf("%d orders were delivered, want %d", delivered, maxUnderWay)
 		}
 		close(l.released)
 		time.Sleep(time.Second)
@@ -169,12 +169,12 @@ func TestFullHand(t *testing.T) {
 	})
 }
 
-// TestStopWithAFullHand checks that a consumer that stops while it has no room ends.
-func TestStopWithAFullHand(t *testing.T) {
+// TestStopOfAFullConsumer checks that a consumer that stops while it has no room ends.
+func TestStopOfAFullConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := newPile(maxInHand + 10)
-		_, c := p.hold(maxInHand + 10)
+		p := newPile(maxUnderWay + 10)
+		_, c := p.hold(maxUnderWay + 10)
 		stop := run(t, c)
 		time.Sleep(time.Second)
 		began := time.Now()

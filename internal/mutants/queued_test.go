@@ -5,7 +5,7 @@ package mutants
 const (
 	queueing  = "internal/async/queue.go"
 	consumer  = "internal/async/consumer.go"
-	inHand    = "internal/async/hand.go"
+	underWay  = "internal/async/underway.go"
 	drained   = "cmd/api/drain.go"
 	settleLua = "internal/stock/gate/settle.lua"
 	markLua   = "internal/stock/gate/mark.lua"
@@ -56,8 +56,8 @@ var queued = []mutant{
 	{"a take that another consumer committed is given back", consumer, "case down.Committed(): // another consumer was faster", "case false:", "internal/async TestCommittedByAnother/InProcess"},
 	{"a committed take counts as turned down", recording, "case ok && row.Holds(t.TakeID):", "case false:", "internal/ledger TestRecordRefusal/SQLite"},
 	{"a dead consumer's orders behind many others are not claimed", plainList, "found, start = append(found, page...), next", "found, _ = append(found, page...), next", "internal/stock/gate TestClaimPages/Redis"},
-	{"a consumer works on any number of orders", inHand, "room := maxInHand - len(h.orders)", "room := maxInHand", "internal/async TestFullHand"},
-	{"a consumer that is full does not go on", inHand, "case h.freed <- struct{}{}:\n\tdefault:", "default:", "internal/async TestFullHand"},
+	{"a consumer works on any number of orders", underWay, "room := maxUnderWay - len(u.orders)", "room := maxUnderWay", "internal/async TestFullConsumer"},
+	{"a consumer that is full does not go on", underWay, "case u.freed <- struct{}{}:\n\tdefault:", "default:", "internal/async TestFullConsumer"},
 	{"an order that could not be finished is never claimed again", consumer, "failures.inRow.CompareAndSwap(failed, 0)", "_ = failed", "internal/async TestFailingCalls/Finish"},
 	{"a consumer that has failed claims at once", consumer, "claimAt = looked.Add(min(time.Since(looked)+maxIdle+claimPause, maxClaimPause))", "claimAt = time.Now()", "internal/async TestFailingCalls/Read"},
 	{"failing orders keep a consumer from claiming", consumer, "claimAt = looked.Add(min(time.Since(looked)+maxIdle+claimPause, maxClaimPause))", "claimAt = time.Now().Add(maxIdle + claimPause)", "internal/async TestClaimsBesideFailures"},

@@ -9,34 +9,34 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// maxInHand bounds the orders that a consumer works on at once. Orders whose stock rows
+// maxUnderWay bounds the orders that a consumer works on at once. Orders whose stock rows
 // are locked wait among them until the ledger gives up, so they delay others only if there
 // are so many.
-const maxInHand = 1024
+const maxUnderWay = 1024
 
-// hand is the orders that a consumer works on. It is safe for concurrent use.
-type hand struct {
+// underWay is the orders that a consumer works on. It is safe for concurrent use.
+type underWay struct {
 	mu     sync.Mutex
 	orders map[uuid.UUID]bool
 	freed  chan struct{} // has an element if orders have ended since room waited
 }
 
-func newHand() *hand {
-	return &hand{orders: make(map[uuid.UUID]bool), freed: make(chan struct{}, 1)}
+func newUnderWay() *underWay {
+	return &underWay{orders: make(map[uuid.UUID]bool), freed: make(chan struct{}, 1)}
 }
 
 // room returns how many orders can begin. If there is no room, it waits until orders end.
 // 0: ctx has ended.
-func (h *hand) room(ctx context.Context) int {
+func (u *underWay) room(ctx context.Context) int {
 	for ctx.Err() == nil {
-		h.mu.Lock()
-		room := maxInHand - len(h.orders)
-		h.mu.Unlock()
+		u.mu.Lock()
+		room := maxUnderWay - len(u.orders)
+		u.mu.Unlock()
 		if room > 0 {
 			return room
 		}
 		select {
-		case <-h.freed:
+		case <-u.freed:
 		case <-ctx.Done():
 		}
 	}
@@ -45,12 +45,12 @@ func (h *hand) room(ctx context.Context) int {
 
 // begin notes that the orders of the takes begin, and returns those that had not begun
 // before: an order that takes long may be delivered again.
-func (h *hand) begin(takes []stock.Take) (begun []stock.Take) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (u *underWay) begin(takes []stock.Take) (begun []stock.Take) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	for _, t := range takes {
-		if !h.orders[t.OrderID] {
-			h.orders[t.OrderID] = true
+		if !u.orders[t.OrderID] {
+			u.orders[t.OrderID] = true
 			begun = append(begun, t)
 		}
 	}
@@ -58,14 +58,14 @@ func (h *hand) begin(takes []stock.Take) (begun []stock.Take) {
 }
 
 // end notes that the orders have ended, or are left to their next delivery.
-func (h *hand) end(ends []end) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (u *underWay) end(ends []end) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	for _, e := range ends {
-		delete(h.orders, e.take.OrderID)
+		delete(u.orders, e.take.OrderID)
 	}
 	select {
-	case h.freed <- struct{}{}:
+	case u.freed <- struct{}{}:
 	default:
 	}
 }
