@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/buyertoken"
 	"github.com/holdfast-stock/holdfast/internal/certificate"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/token"
 )
 
 // opsTimeout bounds the time that the operators' listener takes to answer what is
@@ -28,7 +28,7 @@ type listeners struct {
 	api, ops net.Listener      // ops is nil without --ops-listen
 	pair     *certificate.Pair // nil: plain HTTP
 	tokens   httpapi.Tokens    // nil: buyers are not authenticated
-	keys     *token.Keys       // nil without --jwt-jwks
+	keys     *buyertoken.Keys  // nil without --jwt-jwks
 	hangUp   chan os.Signal    // gets SIGHUP if there is a certificate
 }
 
@@ -57,15 +57,15 @@ func openListeners(ctx context.Context, a serverFlags, log *slog.Logger) (l list
 		l.hangUp = make(chan os.Signal, 1)
 		signal.Notify(l.hangUp, syscall.SIGHUP)
 	}
-	rules := token.Rules{Issuer: a.JWTIssuer, Audience: a.JWTAudience}
+	rules := buyertoken.Rules{Issuer: a.JWTIssuer, Audience: a.JWTAudience}
 	switch {
 	case a.JWTSecret != "":
-		l.tokens = token.WithSecret(a.JWTSecret, rules)
+		l.tokens = buyertoken.WithSecret(a.JWTSecret, rules)
 	case a.JWTKeys != "":
-		if l.keys, err = token.OpenKeys(ctx, a.JWTKeys, log); err != nil {
+		if l.keys, err = buyertoken.OpenKeys(ctx, a.JWTKeys, log); err != nil {
 			return l, fmt.Errorf("--jwt-jwks: %w", err)
 		}
-		l.tokens = token.WithKeys(l.keys, rules)
+		l.tokens = buyertoken.WithKeys(l.keys, rules)
 		if a.JWTAudience == "" {
 			log.Warn("--jwt-audience is not set: tokens that the issuer made for other services are accepted too")
 		}

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/holdfast-stock/holdfast/internal/buyertoken"
 	"github.com/holdfast-stock/holdfast/internal/commandline"
-	"github.com/holdfast-stock/holdfast/internal/token"
 )
 
 // minRate and maxRate bound --rate-limit, unless it is 0, and maxRate --rate-burst. No
@@ -109,10 +109,10 @@ func (a serverFlags) checkTokens() error {
 		return fmt.Errorf("--jwt-secret: not together with --jwt-jwks")
 	case a.JWTSecret == a.AdminToken:
 		return fmt.Errorf("--jwt-secret: must not be the admin token: the issuer of tokens is no administrator")
-	case a.JWTSecret != "" && !isSecret(a.JWTSecret, token.MinSecret):
-		return fmt.Errorf("--jwt-secret: must be %d to %d visible ASCII characters, without spaces", token.MinSecret, maxToken)
+	case a.JWTSecret != "" && !isSecret(a.JWTSecret, buyertoken.MinSecret):
+		return fmt.Errorf("--jwt-secret: must be %d to %d visible ASCII characters, without spaces", buyertoken.MinSecret, maxToken)
 	case a.JWTKeys != "":
-		if err := token.CheckSource(a.JWTKeys); err != nil {
+		if err := buyertoken.CheckSource(a.JWTKeys); err != nil {
 			return fmt.Errorf("--jwt-jwks: %w", err)
 		}
 	}

@@ -26,14 +26,14 @@ const module = "github.com/holdfast-stock/holdfast/"
 // missing may import nothing of it. Tests may import anything.
 var mayImport = map[string][]string{
 	"cmd/api": {"internal/httpapi", "internal/console", "internal/console/rush", "internal/doctor", "internal/order", "internal/outage", "internal/assembly", "internal/assembly/backends", "internal/reconcile/findings",
-		"internal/stock", "internal/store", "internal/tracing", "internal/tracing/otlp", "internal/certificate", "internal/token", "internal/retry", "internal/commandline"},
+		"internal/stock", "internal/store", "internal/tracing", "internal/tracing/otlp", "internal/certificate", "internal/buyertoken", "internal/retry", "internal/commandline"},
 	"cmd/withlock": {"internal/commandline", "internal/store", "internal/lock", "internal/assembly/backends", "internal/lock/recipe"},
 	"internal/assembly": {"internal/order", "internal/admin", "internal/async", "internal/reconcile", "internal/ledger", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/stock/gate", "internal/store",
 		"internal/assembly/backends", "internal/lock", "internal/lock/redis", "internal/latency", "internal/tracing"},
-	"internal/doctor":                   {"internal/assembly", "internal/reconcile", "internal/store", "internal/certificate", "internal/token"},
+	"internal/doctor":                   {"internal/assembly", "internal/reconcile", "internal/store", "internal/certificate", "internal/buyertoken"},
 	"internal/console/rush":             {"internal/retry", "internal/httpapi", "internal/assembly", "internal/assembly/backends", "internal/stock", "internal/lab/measure", "internal/lab/load", "client"},
 	"internal/httpapi":                  {"internal/order", "internal/admin", "internal/stock", "internal/latency", "internal/ratelimit", "internal/tracing"},
-	"internal/token":                    {"internal/stock"},
+	"internal/buyertoken":               {"internal/stock"},
 	"internal/console":                  {"internal/ledger", "internal/stock", "internal/latency", "internal/palette"},
 	"internal/order":                    {"internal/stock", "internal/retry", "internal/latency", "internal/tracing"},
 	"internal/latency":                  {"internal/tracing"},
@@ -94,7 +94,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-json-experiment/json":     {"internal/httpapi"},
 	"github.com/go-playground/validator/v10": {"internal/httpapi"},
 	"go.opentelemetry.io/otel":               {"internal/tracing", "internal/tracing/..."},
-	"github.com/go-jose/go-jose/v4":          {"internal/token"},
+	"github.com/go-jose/go-jose/v4":          {"internal/buyertoken"},
 	"github.com/hashicorp/golang-lru/v2":     {"internal/ratelimit"},
 	"golang.org/x/time":                      {"internal/ratelimit"},
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/buyertoken"
 	"github.com/holdfast-stock/holdfast/internal/certificate"
 	"github.com/holdfast-stock/holdfast/internal/store"
-	"github.com/holdfast-stock/holdfast/internal/token"
 )
 
 // checkAccess reports what clients and instances would find wrong with the certificate,
@@ -74,7 +74,7 @@ func judgeCertificate(leaf *x509.Certificate, now time.Time) (found store.Findin
 
 // checkKeys reports whether the keys of buyers' tokens can be read.
 func checkKeys(ctx context.Context, source string, log *slog.Logger) (found store.Findings) {
-	keys, err := token.OpenKeys(ctx, source, log)
+	keys, err := buyertoken.OpenKeys(ctx, source, log)
 	if err == nil {
 		err = keys.Load(ctx)
 	}

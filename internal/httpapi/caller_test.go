@@ -11,9 +11,9 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/holdfast-stock/holdfast/internal/buyertoken"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/token"
 )
 
 const jwtSecret = "0123456789abcdef0123456789abcdef"
@@ -33,7 +33,7 @@ func tokenOf(t testing.TB, buyer string, lasts time.Duration) string {
 }
 
 func withTokens(c *Config) {
-	c.AdminToken, c.Tokens = adminToken, token.WithSecret(jwtSecret, token.Rules{})
+	c.AdminToken, c.Tokens = adminToken, buyertoken.WithSecret(jwtSecret, buyertoken.Rules{})
 }
 
 // TestBuyers checks what a buyer may do, with a token and without, and that another

@@ -24,9 +24,9 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"pgregory.net/rapid"
 
+	"github.com/holdfast-stock/holdfast/internal/buyertoken"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
-	"github.com/holdfast-stock/holdfast/internal/token"
 )
 
 // The names that requests draw most of the time, so that they meet what other
@@ -111,7 +111,7 @@ func (f *requests) serve(t *testing.T, queue bool) (url string) {
 	t.Cleanup(stop)
 	config.AdminToken = f.token
 	if f.buyers {
-		config.Tokens = token.WithSecret(fuzzSecret, token.Rules{})
+		config.Tokens = buyertoken.WithSecret(fuzzSecret, buyertoken.Rules{})
 	}
 	server := httptest.NewUnstartedServer(nil)
 	server.Config = httpapi.NewServer(httpapi.New(config), config.RequestTimeout, slog.New(slog.DiscardHandler))

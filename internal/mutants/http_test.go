@@ -22,8 +22,8 @@ const (
 	rushRun  = "internal/console/rush/run.go"
 	callers  = "internal/httpapi/caller.go"
 	clients  = "internal/httpapi/ratelimit.go"
-	tokens   = "internal/token/token.go"
-	keySets  = "internal/token/keys.go"
+	tokens   = "internal/buyertoken/buyertoken.go"
+	keySets  = "internal/buyertoken/keys.go"
 )
 
 // httpAPI lists mutants of the HTTP API and of the command.
@@ -91,18 +91,18 @@ var httpAPI = []mutant{
 	{"a buyer reports payments", callers, "if a.Tokens != nil {\n\t\ta.adminOnly(c)\n\t}", "a.buyerOnly(c)", "internal/httpapi TestBuyers/pay_as_u-1"},
 	{"buyers need no tokens", routes, "buyers.Use(a.buyerOnly)", "_ = a.buyerOnly", "internal/httpapi TestBuyers/cancel_as_nobody"},
 	{"a request without a token is let in", callers, "\tcase who.err == nil:", "\tcase who.err == nil, errors.Is(who.err, errNoToken):", "internal/httpapi TestBuyers/place_as_nobody"},
-	{"dates beyond int64 are accepted", tokens, "case !dates.inRange():", "case !dates.inRange() && false:", "internal/token TestSecret"},
-	{"dates whose sums overflow are accepted", tokens, "const maxDate = math.MaxInt64 / 2", "const maxDate = math.MaxInt64", "internal/token TestSecret"},
+	{"dates beyond int64 are accepted", tokens, "case !dates.inRange():", "case !dates.inRange() && false:", "internal/buyertoken TestSecret"},
+	{"dates whose sums overflow are accepted", tokens, "const maxDate = math.MaxInt64 / 2", "const maxDate = math.MaxInt64", "internal/buyertoken TestSecret"},
 	{"requests on their way are reset at the end", "cmd/api/serve.go", "_ = retry.Sleep(ctx, lastRequests)", "_ = retry.Sleep(ctx, 0)", "cmd/api TestDrain_RequestOnItsWay"},
 	{"a stopping instance accepts connections", "cmd/api/serve.go", "_ = listener.Close() // open connections stay\n\tlog.Debug(\"accepting no more connections\", \"reason\", <-served)\n", "", "cmd/api TestDrain_RequestOnItsWay"},
-	{"any algorithm of a secret is accepted", tokens, "{jose.HS256}", "{jose.HS256, jose.HS384, jose.HS512}", "internal/token TestSecret"},
-	{"a key verifies any algorithm", tokens, `key.Algorithm != "" && key.Algorithm != algorithm`, "false", "internal/token TestPublicKeys/another_algorithm_than_the_key's"},
-	{"a token lasts for ever", tokens, "case claims.Expiry == nil:", "case false:", "internal/token TestSecret/no_exp"},
-	{"any audience is accepted", tokens, `if v.rules.Audience != "" {`, "if false {", "internal/token TestSecret/another_audience"},
-	{"a broken set replaces the keys", keySets, "if len(keys) == 0 {", "if false {", "internal/token TestRefusedSets"},
-	{"unknown keys cause readings without a pause", keySets, "due := time.Since(k.ended) >= minPause", "due := true", "internal/token TestKeysOverTime"},
-	{"the log has the query of the issuer's URL", keySets, "err = inner.Err //", "_ = inner //", "internal/token TestFetch"},
-	{"a redirect is followed", keySets, "return http.ErrUseLastResponse", "return nil", "internal/token TestFetch"},
+	{"any algorithm of a secret is accepted", tokens, "{jose.HS256}", "{jose.HS256, jose.HS384, jose.HS512}", "internal/buyertoken TestSecret"},
+	{"a key verifies any algorithm", tokens, `key.Algorithm != "" && key.Algorithm != algorithm`, "false", "internal/buyertoken TestPublicKeys/another_algorithm_than_the_key's"},
+	{"a token lasts for ever", tokens, "case claims.Expiry == nil:", "case false:", "internal/buyertoken TestSecret/no_exp"},
+	{"any audience is accepted", tokens, `if v.rules.Audience != "" {`, "if false {", "internal/buyertoken TestSecret/another_audience"},
+	{"a broken set replaces the keys", keySets, "if len(keys) == 0 {", "if false {", "internal/buyertoken TestRefusedSets"},
+	{"unknown keys cause readings without a pause", keySets, "due := time.Since(k.ended) >= minPause", "due := true", "internal/buyertoken TestKeysOverTime"},
+	{"the log has the query of the issuer's URL", keySets, "err = inner.Err //", "_ = inner //", "internal/buyertoken TestFetch"},
+	{"a redirect is followed", keySets, "return http.ErrUseLastResponse", "return nil", "internal/buyertoken TestFetch"},
 	{"any client names its address", clients, "i >= 0 && within(trusted, client)", "i >= 0", "internal/httpapi TestClientAddress"},
 	{"a forwarded address with a port is none", clients, "withPort, err = netip.ParseAddrPort(text)", "_, _ = netip.ParseAddrPort(text)", "internal/httpapi TestClientAddress"},
 	{"a forwarded IPv6 address in brackets is none", clients, `netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))`, "netip.ParseAddr(text)", "internal/httpapi TestClientAddress"},

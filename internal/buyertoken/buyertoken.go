@@ -1,7 +1,7 @@
-// Package token verifies the tokens of buyers: JSON Web Tokens (RFC 7519), signed
+// Package buyertoken verifies the tokens of buyers: JSON Web Tokens (RFC 7519), signed
 // with a secret that the service shares with their issuer, or with a key that the
 // issuer publishes.
-package token
+package buyertoken
 
 import (
 	"context"
