@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
-	"github.com/holdfast-stock/holdfast/internal/outage"
+	"github.com/holdfast-stock/holdfast/internal/loglimit"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -46,7 +46,7 @@ var demoStock = []stock.Setting{
 // at most --drain-delay plus stopTimeout, even if a store does not answer. Then the
 // error says that something was left to recovery.
 func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) error {
-	counting := outage.NewHandler(log.Handler())
+	counting := loglimit.NewHandler(log.Handler())
 	defer counting.Close()
 	log = slog.New(httpapi.LogHandler(tracing.LogHandler(counting)))
 	return endWithin(ctx, c.DrainDelay+stopTimeout, func() error { return serveAndStop(ctx, c, stdout, log) })

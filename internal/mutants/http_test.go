@@ -12,7 +12,7 @@ const (
 	handlers = "internal/httpapi/orders.go"
 	health   = "internal/httpapi/health.go"
 	statuses = "internal/httpapi/status.go"
-	counting = "internal/outage/outage.go"
+	counting = "internal/loglimit/loglimit.go"
 	flags    = "cmd/api/config.go"
 	lines    = "internal/commandline/commandline.go"
 	serve    = "cmd/api/serve.go"
@@ -57,10 +57,10 @@ var httpAPI = []mutant{
 	{"half an answer counts as an answer", envelope, "status = http.StatusInternalServerError", "", "internal/httpapi TestRequests_Panic"},
 	{"the first refusal of a kind is no increase", requests, "a.byStatus[def.status] = m.counter(label, def.status)", "_ = def", "internal/httpapi TestRequests/a_guessed_token"},
 	{"every refused request is logged as an error", envelope, "failure != nil && c.Writer.Status() == http.StatusInternalServerError", "failure != nil", "internal/httpapi TestLogLevels/busy"},
-	{"every warning is written", counting, "h.tracker.count(h.Handler, r)", "h.tracker.count(h.Handler, r) && false", "internal/outage TestOutage"},
-	{"all warnings are of one kind", counting, "t.open[r.Message]; o != nil", `t.open["one"]; o != nil`, "internal/outage TestKinds"},
-	{"an outage never ends", counting, "case o.unreported == 0:", "case false:", "internal/outage TestOutage"},
-	{"counted warnings are lost at the end", counting, "\t\to.summarize()\n\t\tdelete", "\t\tdelete", "internal/outage TestClose"},
+	{"every warning is written", counting, "h.tracker.count(h.Handler, r)", "h.tracker.count(h.Handler, r) && false", "internal/loglimit TestOutage"},
+	{"all warnings are of one kind", counting, "t.open[r.Message]; o != nil", `t.open["one"]; o != nil`, "internal/loglimit TestKinds"},
+	{"an outage never ends", counting, "case o.unreported == 0:", "case false:", "internal/loglimit TestOutage"},
+	{"counted warnings are lost at the end", counting, "\t\to.summarize()\n\t\tdelete", "\t\tdelete", "internal/loglimit TestClose"},
 	{"everybody sees the console", routes, `consolePath+"stream", a.adminOnly,`, `consolePath+"stream",`, "internal/httpapi TestConsole/the_stream_without_the_token"},
 	{"everybody starts a rush", routes, `e.POST(consolePath+"rush", a.adminOnly,`, `e.POST(consolePath+"rush",`, "internal/httpapi TestConsole/starting_a_rush_without_the_token"},
 	{"any number of consoles", feed, "len(f.streams) >= maxStreams", "false", "internal/console TestStreamsAreBounded"},

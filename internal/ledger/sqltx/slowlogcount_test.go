@@ -8,14 +8,14 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
-	"github.com/holdfast-stock/holdfast/internal/outage"
+	"github.com/holdfast-stock/holdfast/internal/loglimit"
 )
 
 // TestSlowLog_IsCounted checks that the service's log counts slow statements
 // instead of writing a line for each, whether they succeed or fail.
 func TestSlowLog_IsCounted(t *testing.T) {
 	var log bytes.Buffer
-	counting := outage.NewHandler(slog.NewTextHandler(&log, nil))
+	counting := loglimit.NewHandler(slog.NewTextHandler(&log, nil))
 	defer counting.Close()
 	slow := sqltx.SlowLog(slog.New(counting))
 	for range 3 {

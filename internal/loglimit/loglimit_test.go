@@ -1,4 +1,4 @@
-package outage
+package loglimit
 
 import (
 	"bytes"

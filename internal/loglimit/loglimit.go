@@ -1,4 +1,4 @@
-// Package outage limits repeated warnings in a log.
+// Package loglimit limits repeated warnings in a log.
 //
 // While a store is unavailable, every refused request and every failed sweep
 // logs a warning with the same cause. The Handler of this package writes the
@@ -8,7 +8,7 @@
 //	WARN refusing requests as busy  error="taking: dial tcp …: connection refused"
 //	WARN refusing requests as busy  error="…" count=1432 since=2026-11-21T19:40:18Z
 //	INFO over: refusing requests as busy  count=4290 since=2026-11-21T19:40:18Z seconds=12.3
-package outage
+package loglimit
 
 import (
 	"context"
