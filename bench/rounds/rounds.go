@@ -1,5 +1,5 @@
-// Package rounds has the flags that every benchmark has (rounds, their length, the file of
-// the report), and begins its report.
+// Package rounds has the flags that every benchmark has: rounds, their length, the file of
+// the report. It also begins the report.
 package rounds
 
 import (

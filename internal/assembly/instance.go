@@ -1,5 +1,5 @@
-// Package assembly builds an instance of the service from its parts, and holds the table
-// of strategies.
+// Package assembly builds an instance of the service from its parts, as the table of
+// strategies says.
 package assembly
 
 import (

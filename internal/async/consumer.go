@@ -1,4 +1,4 @@
-// Package async acknowledges orders before the ledger has them: Queue puts them into a
+// Package async acknowledges orders before the ledger has them. A Queue puts them into a
 // journal in Redis, and a Consumer brings each to one final row of the ledger.
 // docs/protocol.md has the rules that it follows.
 package async

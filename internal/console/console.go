@@ -1,5 +1,5 @@
-// Package console is the web page of a running service: its files, and the stream of
-// figures that the page draws.
+// Package console is the web page of a running service. It serves the files of the page
+// and the stream of figures that the page draws.
 //
 // One sampler serves all streams. It samples once a second, only while there is a
 // stream, and reads a bounded number of SKUs. What it costs does not grow with the

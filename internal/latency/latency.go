@@ -1,5 +1,5 @@
 // Package latency measures how long work takes, in Prometheus histograms that all have
-// the same buckets, and estimates their quantiles.
+// the same buckets. It also estimates their quantiles.
 package latency
 
 import (

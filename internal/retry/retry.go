@@ -1,4 +1,4 @@
-// Package retry computes the pauses between tries, and waits for them.
+// Package retry makes the pauses between tries.
 package retry
 
 import (

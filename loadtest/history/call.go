@@ -1,7 +1,7 @@
-// Package history records every call of a load with its begin and its end, and checks
-// with porcupine, a checker of others, that the answers are those of counters: for each
-// SKU there must be an order of the calls, each at one moment between its begin and its
-// end, that explains all answers.
+// Package history records every call of a load with its begin and its end. Porcupine, a
+// checker of others, then checks that the answers are those of counters: for each SKU
+// there must be an order of the calls, each at one moment between its begin and its end,
+// that explains all answers.
 //
 // A history is a file with one JSON object a line: a [Call].
 package history
