@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/golang-migrate/migrate/v4/database"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -147,6 +148,9 @@ func (d *stepDriver) mend(ctx context.Context, down bool) (mended bool, err erro
 	}
 	version = max(version, 0) // -1 means no migration
 	found, err := d.sql.schema(ctx)
+	if err == nil {
+		err = d.dropEmptySequence(ctx, found)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -171,6 +175,23 @@ func (d *stepDriver) mend(ctx context.Context, down bool) (mended bool, err erro
 		return false, err
 	}
 	return true, d.SetVersion(asLibrary(target), false)
+}
+
+// dropEmptySequence drops the sequence of tokens, also from found, if it has no row: then
+// every use of it fails. A MariaDB that crashes soon after it has created a sequence keeps
+// the sequence and loses the row, unless it has committed something else since.
+func (d *stepDriver) dropEmptySequence(ctx context.Context, found schema) error {
+	const sequence = "fencing_tokens"
+	if !found[sequence] {
+		return nil
+	}
+	var missing *mysql.MySQLError
+	_, err := anyRow(ctx, d.sql.pool, sequence, "")
+	if !errors.As(err, &missing) || missing.Number != 1032 { // can't find record
+		return err
+	}
+	delete(found, sequence)
+	return d.migrationDriver.Run(strings.NewReader("DROP TABLE " + sequence))
 }
 
 // runRest runs those of the statements that the schema found has not seen or does not show.

@@ -57,7 +57,8 @@ const (
 	// ends with the lease.
 	answerTimeout = 5 * time.Second
 	// settleTime is how long after its start a server grants no lock. A server that
-	// restarts forgets its locks. In this time their holders notice that.
+	// restarts forgets its locks. In this time their holders notice that, unless the network
+	// cuts them off.
 	settleTime = 2 * time.Second
 )
 
