@@ -146,7 +146,7 @@ func watch(ctx context.Context, url string) (stop func() error, err error) {
 	}, nil
 }
 
-// follow reads the stream until it or ctx ends, and calls opened once it is there.
+// follow reads the stream until it or ctx ends, and calls opened when the stream is open.
 func follow(ctx context.Context, url string, opened func()) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

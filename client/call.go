@@ -239,7 +239,7 @@ func retryAfter(value string) time.Duration {
 	return 0
 }
 
-// effect is what a failed try says about the outcome of its call.
+// effect is what a failed try means for the outcome of its call.
 type effect int
 
 const (

@@ -61,8 +61,9 @@ type settings struct {
 	Clean   struct{} `cmd:"" help:"Delete what earlier runs left in --db and --redis, and run nothing."`
 
 	clean bool // the command is clean
-	// disturb lists what may fail in a history, besides an instance: by its name, a function
-	// that lets it fail and returns when it is over. Only tests have stores that may fail.
+	// disturb has the faults of a history besides a killed instance: the name of each, and a
+	// function that causes it and returns when it is over. Only tests have stores that may
+	// fail.
 	disturb map[string]func()
 	wiredDB string // the URL of --db for the instances, if their connections may be cut
 }

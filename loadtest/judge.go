@@ -227,8 +227,8 @@ func addFaults(r, other *results.Result, prefix, chinesePrefix string) {
 	}
 }
 
-// judgeHistory adds the verdicts on the SKUs of a history, and the verdict, to the result.
-// A broken strategy must be convicted: conclusive is false if it was not.
+// judgeHistory adds the verdicts on the SKUs of a history, and the verdict on the strategy,
+// to the result. conclusive is false if a broken strategy was not found out.
 func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (conclusive bool) {
 	convicted := false
 	r.History = &results.History{}

@@ -17,8 +17,8 @@ import (
 )
 
 // drainQueued takes the stock from the instances that queue orders, commits what is
-// queued, and gives the stock up, so that any strategy can take it over. It needs nothing
-// of a journal that is lost or empty, and changes nothing if no order can be queued. It
+// queued, and gives the stock up, so that any strategy can take it over. It also works
+// with a journal that is lost or empty, and changes nothing if no order can be queued. It
 // stops, with an error, when ctx ends or another instance takes over the stock; the orders
 // that are left stay queued.
 func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) (err error) {

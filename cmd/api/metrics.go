@@ -35,7 +35,7 @@ func metricsHandler(registry *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, EnableOpenMetrics: true})
 }
 
-// build says what the program was built from. What is not known is unknown.
+// build says what the program was built from. A field that cannot be read is "unknown".
 type build struct{ version, commit, goVersion string }
 
 const unknown = "unknown"

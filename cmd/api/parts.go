@@ -16,7 +16,7 @@ func (c config) parts() assembly.Parts {
 	}
 }
 
-// options returns what the flags say of an instance's rules.
+// options returns the rules of an instance that the flags set.
 func (c config) options(log *slog.Logger, metrics prometheus.Registerer) assembly.Options {
 	return assembly.Options{
 		TakeDeadline: c.TakeDeadline, PaymentWindow: c.PaymentWindow, LatePayments: c.LatePayment, SoldOutMemory: c.SoldOutMemory,

@@ -36,7 +36,7 @@ func newPart(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// testHookWaiting is called when the command waits and the guard does not know it yet.
+// testHookWaiting is called when the command waits and the guard has not been told of it.
 var testHookWaiting = func() {}
 
 // startWaiting starts cmd, which must call runCommand. A byte written to begin lets the

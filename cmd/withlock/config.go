@@ -72,6 +72,9 @@ func parse(args, environ []string, stdout io.Writer) (c config, err error) {
 
 // check returns an error for the first invalid flag or combination of flags.
 func (c *config) check(line *kong.Context) error {
+	if !c.List && len(c.Command) == 0 { // first: this error has the usage
+		return errors.New("a command is required: withlock --name NAME [flags] -- COMMAND [ARGUMENT…]")
+	}
 	if err := cmp.Or(c.checkTimes(line), c.checkBackend()); err != nil {
 		return err
 	}
@@ -86,8 +89,6 @@ func (c *config) check(line *kong.Context) error {
 		return fmt.Errorf("--grace: %v is not between 0s and half of --lease %v: the command must have ended before the lease does", c.Grace, c.Locks.Lease)
 	case c.List && len(c.Command) > 0:
 		return errors.New("--list: runs no command")
-	case !c.List && len(c.Command) == 0:
-		return errors.New("a command is required: withlock --name NAME [flags] -- COMMAND [ARGUMENT…]")
 	}
 	if _, err := recipe.NewSemaphore(nil, c.Name, c.Holders); err != nil {
 		return fmt.Errorf("--name: with --holders %d: %w", c.Holders, err)

@@ -187,7 +187,7 @@ func holdAndRun(c config, signals <-chan os.Signal) error {
 	case errors.Is(err, store.ErrBadURL):
 		return exitError{err, exitUsage}
 	case errors.Is(err, lock.ErrNotMigrated): // waiting does not help
-		return fmt.Errorf("--lock %s: %w", c.Locks.Backend, err)
+		return err
 	case err != nil:
 		return notAcquiredError(c, err)
 	}

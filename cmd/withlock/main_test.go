@@ -996,6 +996,10 @@ func TestUsage(t *testing.T) {
 			}
 		})
 	}
+	var said bytes.Buffer
+	if run(nil, nil, io.Discard, &said); !strings.Contains(said.String(), "withlock --name NAME") {
+		t.Errorf("without arguments, withlock wrote %q, want its usage", said.String())
+	}
 	if code := run([]string{"--help"}, nil, io.Discard, io.Discard); code != 0 {
 		t.Errorf("exit code %d for --help, want 0", code)
 	}

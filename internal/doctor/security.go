@@ -41,8 +41,8 @@ func (e *examination) checkAccess(ctx context.Context) (found store.Findings) {
 	return found
 }
 
-// judgeCertificate reports what clients find wrong with a certificate. Only they know
-// which names and authorities they expect.
+// judgeCertificate reports why clients refuse a certificate. It does not judge its names
+// and its authority, because only clients know which they expect.
 func judgeCertificate(leaf *x509.Certificate, now time.Time) (found store.Findings) {
 	server := func(usage x509.ExtKeyUsage) bool {
 		return usage == x509.ExtKeyUsageServerAuth || usage == x509.ExtKeyUsageAny

@@ -81,8 +81,8 @@ func (i *Info) accept() {
 	}
 }
 
-// answers forwards answers until the connection ends. An array is a line that is followed
-// by its elements, so that every answer is a sequence of lines and texts.
+// answers forwards answers until the connection ends. It reads an array as a line and its
+// elements, so every answer is a sequence of lines and texts.
 func (i *Info) answers(client io.Writer, server *bufio.Reader) error {
 	for {
 		line, err := server.ReadString('\n')

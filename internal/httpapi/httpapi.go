@@ -5,8 +5,8 @@
 // A request is checked in this order, and the first failed check decides the
 // answer: rate limit; path and method; origin; token; Content-Type;
 // Idempotency-Key; size of the body; arrival of the whole body; exactly one JSON
-// value; the fields; buyer. Of a body that does not decode, only the first bad field
-// is named, otherwise all are.
+// value; the fields; buyer. If a body does not decode, the answer names the first bad
+// field, otherwise all of them.
 package httpapi
 
 import (

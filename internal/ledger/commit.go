@@ -60,7 +60,7 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recor
 }
 
 // cutAndInsert is the transaction of commitGroup. If atOnce is true, it is sent at once.
-// sqltx.ErrUnmet: a take does not fit.
+// It returns sqltx.ErrUnmet if a take does not fit.
 func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.Plan, atOnce bool) error {
 	tx, err := l.db.Begin(ctx)
 	if err != nil {

@@ -123,8 +123,8 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 	return e, nil
 }
 
-// isFault reports whether a transaction failed with err because of what the database has
-// of one of its orders.
+// isFault reports whether a transaction failed with err because of the stored data of one
+// of its orders.
 func isFault(err error) bool {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false

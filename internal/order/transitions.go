@@ -31,8 +31,8 @@ var transitions = []struct {
 	{Expired, revive, Paid, false},
 }
 
-// after returns what the event makes of an order with this status. ok is false if
-// it may not happen to it.
+// after returns the transition of an order with this status at the event. ok is false
+// if the event is not allowed in this status.
 func after(from Status, on event) (c Transition, ok bool) {
 	for _, t := range transitions {
 		if t.from == from && t.on == on {

@@ -111,7 +111,7 @@ type Options struct {
 	// twice.
 	TakeDeadline time.Duration
 	// Returned is called after orders have expired and the units of these SKUs have
-	// returned to stock. nil: nobody needs to know.
+	// returned to stock. It may be nil.
 	Returned func(skus ...stock.SKU)
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer

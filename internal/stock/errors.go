@@ -102,8 +102,8 @@ func Reconcilable(err error) bool {
 	return isAny(err, ErrNotFilled, ErrStaleEpoch, ErrNotAdopted, ErrLaterGeneration, ErrNoGeneration)
 }
 
-// Final reports whether err refuses a deduction for what was asked: no change of epoch
-// or generation would let it through.
+// Final reports whether err refuses the deduction itself, so that no change of epoch or
+// generation would let it through.
 func Final(err error) bool {
 	return isAny(err, ErrSoldOut, ErrUnknownSKU, ErrBuyerLimit, ErrNotOpen, ErrClosed)
 }

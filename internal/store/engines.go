@@ -42,11 +42,11 @@ type redisEngine struct {
 	key  string // the engine's version is in the field KEY_version of INFO's section server
 	name string
 	// forgets is the first major version that neither saves scripts nor copies them to
-	// replicas. Generations rely on that (section 4 of docs/protocol.md). 0: none is
-	// known to.
+	// replicas. Generations rely on that (section 4 of docs/protocol.md). 0: no version
+	// is known to do so.
 	forgets int
-	// watched means that an earlier version gets a new run ID when it restarts, which
-	// WatchRedis notices within a second.
+	// watched means that versions before forgets get a new run ID when they restart.
+	// WatchRedis notices it within a second.
 	watched bool
 }
 
@@ -231,7 +231,8 @@ func recogniseSQL(dialect sqltx.Dialect, version string) sqlEngine {
 	})]
 }
 
-// Engine returns what the database says of itself. What it does not say is unknown.
+// Engine returns what the database reports about itself, and "unknown" for what it does
+// not report.
 func (s *SQL) Engine(ctx context.Context) Engine {
 	describe := map[sqltx.Dialect]func(context.Context) (version, isolation, replication string, err error){
 		sqltx.MySQL: s.describeMySQL, sqltx.Postgres: s.describePostgres, sqltx.SQLite: s.describeSQLite,

@@ -101,7 +101,8 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 //
 // A process that migrates may be killed at any time. PostgreSQL and SQLite then keep the
 // schema as it was before. On MySQL, the next MigrateUp completes a migration that was
-// killed, up or down, and the next MigrateDown reverts it.
+// killed, up or down, and the next MigrateDown reverts it. If all its statements have run,
+// both only mark it as complete.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrNoLocks (unless there is nothing to do).
 func (s *SQL) MigrateUp(ctx context.Context) error {

@@ -91,7 +91,7 @@ func readHistory(dialect string) (history, error) {
 	read := func(number int, direction string) ([]statement, error) {
 		names, err := fs.Glob(files, fmt.Sprintf("%06d_*.%s.sql", number, direction))
 		if err != nil || len(names) != 1 {
-			return nil, fmt.Errorf("finding migration %d %s of %s: %d files, %w", number, direction, dialect, len(names), err)
+			return nil, fmt.Errorf("finding migration %d %s of %s: %d files, error %v", number, direction, dialect, len(names), err)
 		}
 		text, err := fs.ReadFile(files, names[0])
 		if err != nil {

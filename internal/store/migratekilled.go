@@ -31,6 +31,9 @@ func (d *stepDriver) mend(ctx context.Context, down bool) (mended bool, err erro
 	}
 	version = max(version, 0) // -1 means no migration
 	found, err := d.sql.schema(ctx)
+	if err == nil {
+		err = d.dropEmptySequence(ctx, found)
+	}
 	if err != nil {
 		return false, err
 	}

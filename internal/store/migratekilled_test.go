@@ -177,6 +177,97 @@ func TestMigrate_Killed(t *testing.T) {
 	}
 }
 
+// crashingDriver kills the server after its nth change of the database.
+type crashingDriver struct {
+	migrationDriver
+	left  *int
+	crash func()
+}
+
+func (d crashingDriver) count() {
+	if *d.left--; *d.left == 0 {
+		d.crash()
+	}
+}
+
+func (d crashingDriver) Run(migration io.Reader) error {
+	defer d.count()
+	return d.migrationDriver.Run(migration)
+}
+
+func (d crashingDriver) SetVersion(version int, dirty bool) error {
+	defer d.count()
+	return d.migrationDriver.SetVersion(version, dirty)
+}
+
+// TestMigrate_ServerKilled kills MariaDB after every change that the last `migrate up` makes,
+// or in a thorough run the last `down`, too. Afterwards `up` completes the migration, `down`
+// reverts it, and there are tokens again.
+func TestMigrate_ServerKilled(t *testing.T) {
+	t.Parallel()
+	latest, err := migrations.Latest(string(sqltx.MySQL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lowest, verbs, mends := latest-1, []string{"up"}, []string{"up"}
+	if testenv.Thorough() {
+		verbs, mends = []string{"down", "up"}, []string{"up", "down"}
+	}
+	server := testenv.OwnMariaDB(t)
+	s := migrated(t, server.URL())
+	fresh, sound := shape(t, s), s.migrations
+	migrate := map[string]func() error{
+		"up": func() error { return s.MigrateUp(t.Context()) },
+		"down": func() (err error) {
+			for version := latest; version > lowest && err == nil; version-- {
+				err = s.MigrateDown(t.Context())
+			}
+			return err
+		},
+	}
+	for _, verb := range verbs {
+		for _, mend := range mends {
+			for n, crashed := 1, true; crashed; n++ {
+				if verb == "up" {
+					migrateDownTo(t, s, lowest)
+				}
+				left := n
+				s.migrations = func(ctx context.Context) (migrationDriver, error) {
+					driver, err := sound(ctx)
+					return crashingDriver{driver, &left, server.Kill}, err
+				}
+				err := migrate[verb]()
+				s.migrations = sound
+				if crashed = left <= 0; crashed {
+					server.Restart()
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				when := fmt.Sprintf("%s, MariaDB killed after change %d, then %s", verb, n, mend)
+				if mend == "down" {
+					if err := s.MigrateDown(t.Context()); err != nil {
+						t.Errorf("%s: %v", when, err)
+					}
+				}
+				if err := s.MigrateUp(t.Context()); err != nil {
+					t.Fatalf("%s: %v", when, err)
+				}
+				checkVersion(t, s, latest)
+				if got := shape(t, s); !slices.Equal(got, fresh) {
+					t.Errorf("%s: the schema differs from a fresh one:\n%q\nwant\n%q", when, got, fresh)
+				}
+				if _, err := s.LedgerID(t.Context()); err != nil {
+					t.Errorf("%s: %v", when, err)
+				}
+				var token int64
+				if err := s.pool.QueryRowContext(t.Context(), "SELECT NEXTVAL(fencing_tokens)").Scan(&token); err != nil {
+					t.Errorf("%s: %v", when, err)
+				}
+			}
+		}
+	}
+}
+
 // shape returns the columns and indexes of the schema, without their order, and what is
 // set for the tables.
 func shape(t testing.TB, s *SQL) []string {

@@ -56,8 +56,8 @@ import (
 	"time"
 )
 
-// Thorough reports whether tests must run all that they have, as .ci/run asks. A
-// test that runs less otherwise says what it leaves out.
+// Thorough reports whether tests must run everything, as .ci/run demands. A test that
+// otherwise runs less says what it leaves out.
 func Thorough() bool { return os.Getenv("HOLDFAST_TEST_THOROUGH") == "1" }
 
 // maxStart bounds the time from a server's start to its first answer.

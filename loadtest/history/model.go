@@ -273,7 +273,7 @@ func (p *projection) addSets(h *history, sku string, late func(begin, end int64)
 	return all
 }
 
-// setsOf returns the calls that set the total of the SKU, by begin.
+// setsOf returns the calls that set the total of the SKU, in the order of their begin.
 func (h *history) setsOf(sku string) (tries []*Call) {
 	for i := range h.calls {
 		if c := &h.calls[i]; c.Call == Set && c.SKU == sku {

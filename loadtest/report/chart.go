@@ -287,9 +287,9 @@ const (
 	tagGap = 4.3
 )
 
-// nines returns the place of a quantile: p90 has one nine, p99 two. The maximum has the
-// place of the last answer. Quantiles that so few answers cannot tell from the maximum
-// have none.
+// nines returns the place of a quantile on the axis: 1 for p90, 2 for p99. The maximum has
+// the place of the last answer. ok is false if there are too few answers to tell the
+// quantile from the maximum.
 func nines(quantile float64, answers int64) (place float64, ok bool) {
 	last := math.Log10(float64(max(answers, 1)))
 	if quantile >= 1 {

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// kubernetes is the module with the OpenAPI document. A manifest may use what
-	// this version of Kubernetes knows.
+	// kubernetes is the module with the OpenAPI document. Manifests may use the fields
+	// of this version of Kubernetes.
 	kubernetes = "k8s.io/kubernetes@v1.34.4"
 	// kubernetesSum is the module's checksum, as go.sum would have it. The module
 	// is not in go.mod, because other modules cannot require it.

@@ -26,7 +26,7 @@ func linesOf(t stock.Take) []line {
 	return lines
 }
 
-// row is what cutters use of a stock row, or of one of its parts.
+// row has the columns of a stock row, or of one of its parts, that cutters use.
 type row struct {
 	sku       stock.SKU
 	available int64

@@ -83,9 +83,9 @@ func (c *unitRows) setShort(sku stock.SKU, short bool) {
 }
 
 // refilling decides the takes under the locks of their stock rows, and refills the pools of
-// the SKUs of which too few units are free. It takes the free units that it needs back into
-// the stock row first. It waits for units that other transactions hold only if all others
-// are too few: then a unit that comes back is sold, and "sold out" is final.
+// SKUs with too few free units. It takes the free units that it needs back into the stock
+// row first. It waits for units that other transactions hold only if all others are too
+// few: then a unit that comes back is sold, and "sold out" is final.
 func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take) ([]Decision, error) {
 	rs, err := lock(ctx, tx, takes)
 	if err != nil {

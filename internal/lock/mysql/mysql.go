@@ -56,11 +56,9 @@ func (c *counter) prepare(ctx context.Context, conn *sql.Conn, lease time.Durati
 	if err := refuse(variables); err != nil {
 		return s, err
 	}
-	var uptime int64
-	if err := conn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Uptime'").Scan(new(string), &uptime); err != nil {
+	if s.Uptime, err = uptime(ctx, conn); err != nil {
 		return s, fmt.Errorf("reading the server's uptime: %w", err)
 	}
-	s.Uptime = time.Duration(uptime) * time.Second
 	statementBound := "max_execution_time"
 	if strings.Contains(variables["version"], "MariaDB") {
 		statementBound = "max_statement_time"
@@ -86,6 +84,14 @@ func (c *counter) prepare(ctx context.Context, conn *sql.Conn, lease time.Durati
 	}
 	c.table.Store(*kind != "SEQUENCE")
 	return s, nil
+}
+
+// uptime returns how long the server has been up at least. The server subtracts two times in
+// whole seconds, so it may report almost a second too much.
+func uptime(ctx context.Context, conn *sql.Conn) (time.Duration, error) {
+	var seconds time.Duration
+	err := conn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Uptime'").Scan(new(string), &seconds)
+	return (seconds - 1) * time.Second, err
 }
 
 // refuse returns an error if other servers may grant the same locks.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
@@ -163,6 +164,20 @@ func TestWait_CutShort(t *testing.T) {
 		if sound := test.want.Granted; sound != (err == nil) || sound && taken != test.want {
 			t.Errorf("%s: %+v, %v", name, taken, err)
 		}
+	}
+}
+
+// TestUptime reads two seconds of a server that has started up to a second later than that.
+func TestUptime(t *testing.T) {
+	t.Parallel()
+	db := sql.OpenDB(answer{rows: [][]driver.Value{{"Uptime", "2"}}})
+	defer db.Close()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := uptime(t.Context(), conn); got != time.Second || err != nil {
+		t.Errorf("uptime %v, %v, want at least %v", got, err, time.Second)
 	}
 }
 

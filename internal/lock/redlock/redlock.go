@@ -40,8 +40,7 @@ const (
 	cleanUpTimeout = 2 * time.Second
 )
 
-// CheckAddress returns what is wrong with the list of servers (h1:p1,h2:p2,h3:p3), if
-// anything.
+// CheckAddress returns an error if the list of servers (h1:p1,h2:p2,h3:p3) is invalid.
 func CheckAddress(text string) error {
 	a, err := address.Parse(text)
 	switch {

@@ -57,7 +57,8 @@ const (
 	// ends with the lease.
 	answerTimeout = 5 * time.Second
 	// settleTime is how long after its start a server grants no lock. A server that
-	// restarts forgets its locks. In this time their holders notice that.
+	// restarts forgets its locks. In this time their holders notice that, unless the network
+	// cuts them off.
 	settleTime = 2 * time.Second
 )
 
@@ -81,7 +82,7 @@ type Database struct {
 	Prepare func(ctx context.Context, conn *sql.Conn, lease time.Duration) (Server, error)
 }
 
-// Taken is what a wait for a lock has brought.
+// Taken is the result of a wait for a lock.
 type Taken struct {
 	Session int64 // the ID of the server's session
 	Granted bool
@@ -390,7 +391,7 @@ func (g *grant) extend(asked time.Time) {
 
 var errNoAnswer = errors.New("the database server does not answer")
 
-// because returns the reason for which ctx has ended, if it has, or else err.
+// because returns the cause of the end of ctx if ctx has ended, and err otherwise.
 func because(ctx context.Context, err error) error { return cmp.Or(context.Cause(ctx), err) }
 
 // ask runs a statement on the lock's key. The server must answer within the limit.

@@ -93,9 +93,9 @@ func (g *Queue) cut(ctx context.Context, c *cut) error {
 	}
 }
 
-// refuse returns why a take is refused for which too few units are left. It reads the
-// take's records, because "sold out" would be the wrong answer if another take of the
-// order is in flight. It returns nil if this take is in flight already.
+// refuse returns the error of a take that finds too few units. It reads the records of the
+// order, because "sold out" would be the wrong answer if another take of the order is in
+// flight. It returns nil if this take is in flight already.
 func (g *Queue) refuse(ctx context.Context, c *cut) error {
 	states, err := g.readWrite.read(ctx, []*cut{{d: c.d, lines: c.lines, tokens: unfenced}})
 	if err != nil {

@@ -87,9 +87,9 @@ func partLeft(giveErr error) error {
 	return fmt.Errorf("giving back what was cut before a refusal: %v", giveErr)
 }
 
-// The reasons for which take.lua refuses a take. Of several reasons the greatest
-// is the answer: a missing count, another take of the order and a later
-// generation say more than "sold out".
+// The reasons for which take.lua refuses a take. If several apply, it answers the
+// greatest: a missing count, another take of the order and a later generation say
+// more than "sold out".
 const (
 	soldOut         = 1
 	notFilled       = 2

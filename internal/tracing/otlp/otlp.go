@@ -118,7 +118,7 @@ func describe(version string) *resource.Resource {
 	return described
 }
 
-// Tracer returns what starts the spans, or nil.
+// Tracer returns the tracer that starts spans, or nil if traces are off.
 func (t *Traces) Tracer() *tracing.Tracer {
 	if t == nil {
 		return nil
