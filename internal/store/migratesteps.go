@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/golang-migrate/migrate/v4/database"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -124,23 +123,6 @@ func (d *stepDriver) holdUnused(ctx context.Context, number int) error {
 		return fmt.Errorf("keeping others from writing while a migration is reverted: %w", err)
 	}
 	return refuseLosses(ctx, held, number, found)
-}
-
-// dropEmptySequence drops the sequence of tokens, also from found, if it has no row: then
-// every use of it fails. A MariaDB that crashes soon after it has created a sequence keeps
-// the sequence and loses the row, unless it has committed something else since.
-func (d *stepDriver) dropEmptySequence(ctx context.Context, found schema) error {
-	const sequence = "fencing_tokens"
-	if !found[sequence] {
-		return nil
-	}
-	var missing *mysql.MySQLError
-	_, err := anyRow(ctx, d.sql.pool, sequence, "")
-	if !errors.As(err, &missing) || missing.Number != 1032 { // can't find record
-		return err
-	}
-	delete(found, sequence)
-	return d.migrationDriver.Run(strings.NewReader("DROP TABLE " + sequence))
 }
 
 // schema reads which tables, columns, sequences and indexes there are, and whether the
