@@ -279,6 +279,11 @@ func TestCompose(t *testing.T) {
 			t.Errorf(".env.example does not mention %s", found[1])
 		}
 	}
+	for _, found := range regexp.MustCompile(`(?m)^#?(HOLDFAST_[A-Z_]+)=`).FindAllStringSubmatch(example, -1) {
+		if !strings.Contains(text, "${"+found[1]+":") {
+			t.Errorf("docker-compose.yml does not pass on %s of .env.example", found[1])
+		}
+	}
 }
 
 // TestComposeRules checks that each rule finds a service that breaks it.

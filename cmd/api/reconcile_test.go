@@ -48,6 +48,9 @@ func TestReconcileOnSilentDatabase(t *testing.T) {
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	flags := migrated(t, mariaDBAndRedis.flags(t))
+	if out := reconciled(t, 1, flags); !strings.Contains(out, "no instance holds the stock; start one") {
+		t.Errorf("before the first instance: %s", out)
+	}
 	one, two := serveHere(t, flags...), serveHere(t, flags...)
 	setStock(t, one.URL(), "sound", 10)
 	setStock(t, one.URL(), "damaged", 10)

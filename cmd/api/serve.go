@@ -195,6 +195,9 @@ func logStores(ctx context.Context, c config, stores assembly.Stores, log *slog.
 	default:
 		found("gate", store.RedisEngine(ctx, stores.Redis))
 	}
+	if c.embedded() {
+		log.Warn("the stores are embedded: all orders are deleted when the process ends; name --redis and --db")
+	}
 	if stores.Redis != nil {
 		for _, warning := range store.RedisWarnings(ctx, stores.Redis) {
 			log.Warn(warning)

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -48,5 +49,23 @@ func TestServing(t *testing.T) {
 	api := serveHere(t, "--log-level", "error") // it waits for the address
 	if out := api.Output(); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"url":"`+api.URL()+`"`) {
 		t.Errorf("it says %s", out)
+	}
+}
+
+// TestEmbeddedWarning checks that the log warns of embedded stores, because it is all that
+// an operator sees of an instance that was started without its --db.
+func TestEmbeddedWarning(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		flags []string
+		warns bool
+	}{
+		{nil, true},
+		{[]string{"--db", "sqlite://" + filepath.Join(t.TempDir(), "ledger.db"), "--migrate"}, false},
+	} {
+		out := serveHere(t, test.flags...).Output()
+		if warns := strings.Contains(out, `"level":"WARN","msg":"the stores are embedded`); warns != test.warns {
+			t.Errorf("%v: warns: %v, want %v:\n%s", test.flags, warns, test.warns, out)
+		}
 	}
 }

@@ -74,7 +74,7 @@ local missing = { status = 404, type = "not-found", title = "Not found", detail 
 local busy = { status = 503, type = "busy", title = "Busy", detail = "There are too many requests. Nothing was cut; try again.", retry = true }
 local unavailable = {
   status = 503, type = "unavailable", title = "Unavailable", retry = true,
-  detail = "No instance answered and the outcome is unknown. Try again; repeat an order with the same Idempotency-Key.",
+  detail = "No instance answered; the outcome of a change is unknown. Try again; repeat an order with the same Idempotency-Key.",
 }
 local internal = {
   status = 500, type = "internal", title = "Internal error",

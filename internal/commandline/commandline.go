@@ -60,7 +60,7 @@ func Parse(program any, args, environ []string, stdout io.Writer, check func(*ko
 		return ErrHelp
 	}
 	if invalid := (*kong.ParseError)(nil); errors.As(err, &invalid) {
-		line, err = invalid.Context, errors.New(CutURL(err.Error()))
+		line, err = invalid.Context, errors.New(twoHyphens(parser.Model.Flags, args, CutURL(err.Error())))
 	} else if err = checkVariables(parser.Model.Flags, variables); err == nil {
 		err = check(line)
 	}
@@ -80,6 +80,19 @@ func New(program any, options ...kong.Option) *kong.Kong {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}))...)
 	bools.commands = parser.Model.Children
 	return parser
+}
+
+// twoHyphens returns what the error says. kong reads -strategy as the letters of short
+// flags: if the error blames the first letter of such an argument, twoHyphens names the flag.
+func twoHyphens(flags []*kong.Flag, args []string, says string) string {
+	for _, arg := range args {
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
+		isFlag := slices.ContainsFunc(flags, func(f *kong.Flag) bool { return f.Name == name })
+		if isFlag && strings.HasPrefix(says, "unknown flag -"+name[:1]) {
+			return fmt.Sprintf("unknown flag -%s, did you mean \"--%s\"?", name, name)
+		}
+	}
+	return says
 }
 
 // CutURL cuts s after the scheme of a URL.

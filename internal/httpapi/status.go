@@ -97,7 +97,7 @@ var errorProblems = []struct {
 	problem problem
 	detail  string
 }{
-	{stock.ErrUnavailable, unavailable, "A store did not answer and the outcome is unknown. Try again; repeat an order with the same Idempotency-Key."},
+	{stock.ErrUnavailable, unavailable, "A store did not answer; the outcome of a change is unknown. Try again; repeat an order with the same Idempotency-Key."},
 	{stock.ErrSuperseded, superseded, "An instance with another strategy or layout has taken over the stock. Nothing was cut; use another instance."},
 	{stock.ErrBusy, busy, "The service is too busy, or a store is unavailable. Nothing was cut; try again."},
 	{order.ErrInProgress, inProgress, "The order is still being placed, by another request with this Idempotency-Key or from the queue. Try again."},

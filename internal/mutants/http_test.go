@@ -71,7 +71,7 @@ var httpAPI = []mutant{
 	{"slow statements go elsewhere", "internal/assembly/stores.go", "s.SQL.LogTo(log)", "", "cmd/api TestDatabaseFails"},
 	{"slow statements go nowhere else", "internal/store/sql.go", "s.db.Logger = sqltx.SlowLog(log)", "", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
 	{"an error contains a URL", lines, `return before + ":…"`, "return before + s", "cmd/api TestNoURLIsRepeated"},
-	{"an error of the library contains a URL", lines, "errors.New(CutURL(err.Error()))", "err", "internal/commandline TestErrors"},
+	{"an error of the library contains a URL", lines, "CutURL(err.Error())", "err.Error()", "internal/commandline TestErrors"},
 	{"a short token", flags, "len(s) >= minLength", "len(s) > 0", "cmd/api TestIsSecret"},
 	{"a token with a space", flags, "r < '!'", "r < ' '", "cmd/api TestIsSecret"},
 	{"the token is not checked", flags, "commandline.IsSet(line, \"admin-token\") && !isSecret(c.AdminToken, minToken)", "false", "cmd/api TestParseRefuses"},

@@ -308,7 +308,7 @@ func TestFaultsChecker(t *testing.T) {
 		{"2 live orders", func(e *evidence) {
 			e.records = append(e.records, storedOrder{uuid.New(), "with-key", order.Pending, line})
 		}},
-		{`refused with "too busy`, func(e *evidence) { e.records[2].status = order.Pending }},
+		{`refused with "nothing was changed`, func(e *evidence) { e.records[2].status = order.Pending }},
 		{"got an unexpected error", func(e *evidence) { e.answers[5].err = errors.New("a nil map") }},
 		{"oversold", func(e *evidence) { count(e, func(c *skuCounts) { c.total, c.available = 3, -1 }) }},
 		{"the total is none of", func(e *evidence) { count(e, func(c *skuCounts) { c.totals = []int64{4} }) }},

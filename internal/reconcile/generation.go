@@ -302,7 +302,7 @@ func (g *generations) join(ctx context.Context) error {
 		case err != nil:
 			return err
 		case owner.Unowned():
-			return errors.New("no instance holds the stock")
+			return errors.New("no instance holds the stock; start one")
 		case owner.Layout != g.layout:
 			return fmt.Errorf("it belongs to instances with other flags: theirs are for %q, these are for %q", owner.Layout, g.layout)
 		}

@@ -44,8 +44,9 @@ var (
 	// ErrNoGeneration: the gate's store cannot run the caller's generation.
 	ErrNoGeneration = errors.New("the gate's store does not run this generation")
 
-	// ErrBusy: nothing was cut. Try again.
-	ErrBusy = errors.New("too busy; nothing was cut")
+	// ErrBusy: nothing was cut or changed. Try again. The error that wraps it has the
+	// cause: too much to do, or a store that is away.
+	ErrBusy = errors.New("nothing was changed")
 	// ErrUnavailable: a store did not answer and the outcome is unknown. A
 	// retry with the same idempotency key is safe.
 	ErrUnavailable = errors.New("a store did not answer; the outcome is unknown")

@@ -79,15 +79,21 @@ func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
+	var s *SQL
 	switch u.Scheme {
 	case "mysql":
-		return openMySQL(ctx, u, hosts)
+		s, err = openMySQL(ctx, u, hosts)
 	case "postgres", "postgresql":
-		return openPostgres(ctx, rawURL)
+		s, err = openPostgres(ctx, rawURL)
 	case "sqlite":
-		return openSQLiteURL(ctx, u)
+		s, err = openSQLiteURL(ctx, u)
+	default:
+		err = unknownScheme(u)
 	}
-	return nil, unknownScheme(u)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: no answer within %v", err, connectTimeout)
+	}
+	return s, err
 }
 
 // parseDatabase parses the URL of a database, which may have several hosts. The URL that
