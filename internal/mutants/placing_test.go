@@ -161,6 +161,8 @@ var placing = []mutant{
 	{"a buyer is above the limit for an order that may not exist", groupCommit, " || errors.Is(reason, stock.ErrBuyerLimit))", ")", "internal/ledger TestFaults_GroupCommit"},
 	{"a later generation's count is added to", adjustLua, "or epoch > LAST_EPOCH then", "then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},
 	{"a row that is read is proof of a commit", lookup, "if err := l.db.Confirm(ctx); err != nil {", "if err := ctx.Err(); err != nil {", "internal/ledger TestAnswersWaitForTheStandby"},
+	{"a store that changes during a raise is forgotten", ownership, "g.answered.Store(answers)", "_ = answers\n\tg.answered.Store(g.demands.Load())", "internal/reconcile TestStoreChangesDuringARaise/raise"},
+	{"a store that changes during a load is forgotten", ownership, "return g.setMark(ctx, ledger.Owner{Generation: next", "g.answered.Store(g.demands.Load())\n\treturn g.setMark(ctx, ledger.Owner{Generation: next", "internal/reconcile TestStoreChangesDuringARaise/load"},
 	{"a lost raise is used", ownership, "Queues: g.queues}); err != nil {", "Queues: g.queues}); err != nil && !errors.Is(err, stock.ErrRowChanged) {", "internal/reconcile TestLostRaise"},
 	{"the generation is raised whatever it is", ledgerRows, "err == nil && raised == 0", "err == nil && raised < 0", "internal/ledger TestRaiseOfAStaleRow/SQLite"},
 	{"later groups wait for a slow one", record, "if !l.slow.add(own) {", "if l.slow.add(own); true {", "internal/ledger TestSlowGroupsAreOvertaken"},
