@@ -192,6 +192,7 @@ var placing = []mutant{
 	{"a slow group that ended is counted for ever", slowGroups, "\tls.groups--\n", "", "internal/ledger TestSlowGroupsEnd"},
 	{"orders that waited for a slow group are counted for ever", slowGroups, "\tls.waiting -= len(freed)\n", "", "internal/ledger TestSlowGroupsEnd"},
 	{"a slow group keeps the SKUs that are not locked", slowGroups, "return !slices.Contains(locked, sku) }", "return false }", "internal/ledger TestSlowGroupsEnd"},
+	{"a revival that could not be barred counts as refused", resolving, "if err = l.bar(ctx, d.OrderID); err == nil {", "if err = l.bar(ctx, d.OrderID); true {", "internal/ledger TestFaults_NotBarred"},
 	{"a vanished duplicate counts as refused", resolving, "return order.Unknown(fmt.Errorf(\"order %s is not found, but its ID is taken\", d.OrderID))", "return order.Refused(errVoided)", "internal/protocol TestVanishedDuplicate"},
 	{"a shrink is not resolved", admin, "switch ended := a.reconciler.FinishTake(ctx, take, out); {", "switch ended := out; {", "internal/protocol TestShrink_AnswerLost/PostgreSQL"},
 	{"the second half of a group is left alone", record, "\t\terr = l.commit(ctx, half, own)\n", "\t\tif err = l.commit(ctx, half, own); err != nil {\n\t\t\treturn err\n\t\t}\n", "internal/ledger TestDividedGroup/SQLite"},
