@@ -191,6 +191,8 @@ var placing = []mutant{
 	{"a payment locks the stock rows", "internal/ledger/lifecycle.go", "var rows []StockRow\n\t\tif options.Returns {", "var rows []StockRow\n\t\tif true {", "internal/ledger TestPaymentPassesAWaitingCancellation/PostgreSQL"},
 	{"a slow group that ended is counted for ever", slowGroups, "\tls.groups--\n", "", "internal/ledger TestSlowGroupsEnd"},
 	{"orders that waited for a slow group are counted for ever", slowGroups, "\tls.waiting -= len(freed)\n", "", "internal/ledger TestSlowGroupsEnd"},
+	{"orders that a slow group sets free get no answer", record, "range l.slow.keepOnly(own, locked) {", "range l.slow.keepOnly(own, locked)[:0] {", "internal/ledger TestLockedRowInAGroup/MariaDB"},
+	{"a new epoch goes on with the additions of the one before", stockrow, "\t\trow.Changes = 0\n", "", "internal/ledger TestRaiseEpochs/SQLite"},
 	{"a slow group keeps the SKUs that are not locked", slowGroups, "return !slices.Contains(locked, sku) }", "return false }", "internal/ledger TestSlowGroupsEnd"},
 	{"a revival that could not be barred counts as refused", resolving, "if err = l.bar(ctx, d.OrderID); err == nil {", "if err = l.bar(ctx, d.OrderID); true {", "internal/ledger TestFaults_NotBarred"},
 	{"a vanished duplicate counts as refused", resolving, "return order.Unknown(fmt.Errorf(\"order %s is not found, but its ID is taken\", d.OrderID))", "return order.Refused(errVoided)", "internal/protocol TestVanishedDuplicate"},
