@@ -965,6 +965,21 @@ func TestFaults_GroupDivided(t *testing.T) {
 	}
 }
 
+// TestFaults_NotBarred: Resolve must not call a take refused that a revival can still commit.
+func TestFaults_NotBarred(t *testing.T) {
+	t.Parallel()
+	s := openTemplate(t).copy(t)
+	if _, err := s.healthy.Exec(t.Context(), "UPDATE orders SET status = 'expired' WHERE id = ?", s.healthy.Dialect().UUID(s.pending.ID)); err != nil {
+		t.Fatal(err)
+	}
+	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: "UPDATE orders"})
+	resolve(t, s.l, as(s.pending, takeOf("a")), "unknown")
+	if _, hit := s.faults.Disarm(); len(hit) != 1 {
+		t.Errorf("after %q", hit)
+	}
+	resolve(t, s.l, as(s.pending, takeOf("a")), "refused")
+}
+
 // TestFaults_ResolveChangesNothing expects that resolving a take changes no order that cannot
 // be taken again: it need not wait for one that is being paid.
 func TestFaults_ResolveChangesNothing(t *testing.T) {

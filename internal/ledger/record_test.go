@@ -190,9 +190,20 @@ func TestLockedRowInAGroup(t *testing.T) {
 		var group sync.WaitGroup
 		defer group.Wait()
 		group.Go(func() { l.runGroup(rs) })
+		testenv.Await(t, "the group is slow", func() bool {
+			l.slow.mu.Lock()
+			defer l.slow.mu.Unlock()
+			return l.slow.groups == 1
+		})
+		behind := recordingOf(other) // waits until the group keeps the locked row only
+		l.runGroup([]*recording{behind})
 		testenv.Receive(t, "the other SKU's order ends while the row is locked", rs[1].done)
 		if o := rs[1].outcome; !o.Committed() {
 			t.Errorf("the other SKU's order: %+v", o)
+		}
+		testenv.Receive(t, "the other SKU's order that waited for the group", behind.done)
+		if o := behind.outcome; !o.Committed() {
+			t.Errorf("the other SKU's order that waited for the group: %+v", o)
 		}
 		// The other SKU is not held back any more, the locked one is.
 		if _, o := l.Record(t.Context(), takeOf(other)); !o.Committed() {
@@ -219,7 +230,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 			t.Errorf("the order that came later: %+v", o)
 		}
 		d.atRest(t, locked, 1)
-		d.atRest(t, other, 2)
+		d.atRest(t, other, 3)
 	})
 }
 

@@ -175,14 +175,11 @@ func (l *Ledger) changeStock(ctx context.Context, sku stock.SKU, do func(ctx con
 // stock.ErrHours: the row would close before it opens.
 func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, created bool, err error) {
 	err = l.changeStock(ctx, s.SKU, func(ctx context.Context, tx *sqltx.Tx) (err error) {
-		created = false
 		row, err = lockWhole(ctx, tx, s.SKU)
-		if errors.Is(err, stock.ErrUnknownSKU) {
-			created = true
+		if created = errors.Is(err, stock.ErrUnknownSKU); created {
 			row, err = l.create(ctx, tx, s)
-			return err
 		}
-		if err != nil {
+		if err != nil || created {
 			return err
 		}
 		if err := l.mayChange(row, s); err != nil {

@@ -62,6 +62,7 @@ var queued = []mutant{
 	{"a consumer that has failed claims at once", consumer, "claimAt = looked.Add(min(time.Since(looked)+maxIdle+claimPause, maxClaimPause))", "claimAt = time.Now()", "internal/async TestFailingCalls/Read"},
 	{"failing orders keep a consumer from claiming", consumer, "claimAt = looked.Add(min(time.Since(looked)+maxIdle+claimPause, maxClaimPause))", "claimAt = time.Now().Add(maxIdle + claimPause)", "internal/async TestClaimsBesideFailures"},
 	{"a key leads to an order that will be refused, although it has a live one", service, "case step == 1 && last != nil && errors.Is(err, ErrUnknownOrder):", "case last != nil:", "internal/protocol TestQueuedTwinOfALiveOrder/SQLite"},
+	{"a key leads to an order that will be refused, although its live one cannot be read", service, "last != nil && errors.Is(err, ErrUnknownOrder):", "last != nil && err != nil:", "internal/order TestFindKeyed_QueuedUnderAVoidOrder"},
 	{"an order that recovery has voided is acknowledged", queueing, "o.TakeID == t.TakeID && o.Status == order.TurnedDown", "o.TakeID == t.TakeID", "internal/async TestAccept/its_own_void_order"},
 	{"a drain stops the sale of another strategy", drained, "case found == 0 && !ownership.Owner.Queues:", "case false:", "cmd/api TestDrainQueued_NothingQueued"},
 	{"a drain shares the stock with instances that queue", "internal/assembly/open.go", "strategy.Layout += \", draining\"", "", "internal/assembly TestDraining"},

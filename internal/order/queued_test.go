@@ -53,3 +53,50 @@ func TestOrderLeavesTheQueue(t *testing.T) {
 		})
 	}
 }
+
+// TestFindKeyed_QueuedUnderAVoidOrder: the ledger has a void order under a key's first ID, and
+// the queue still has an order with that ID. It is the key's order only if the ledger says
+// that no live one follows.
+func TestFindKeyed_QueuedUnderAVoidOrder(t *testing.T) {
+	live, down := &Order{Status: Pending}, errors.New("the ledger is away")
+	for _, test := range []struct {
+		name string
+		next *Order // under the key's second ID
+		err  error
+		want Status
+	}{
+		{"nothing follows", nil, ErrUnknownOrder, Queued},
+		{"a live order follows", live, nil, Pending},
+		{"the ledger does not answer then", nil, down, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newShop(true)
+			first := orderID(s.ledgerID, keyed(), 0)
+			queued, answers := &Order{ID: first, Status: Queued}, 0
+			s.queue = answeringQueue{ask: func() (*Order, error) {
+				if answers++; answers == 1 { // of the first ID
+					return queued, nil
+				}
+				return nil, ErrUnknownOrder
+			}}
+			s.ledger.read = func(id uuid.UUID) (*Order, error) {
+				switch id {
+				case first:
+					return &Order{ID: id, Status: Void}, nil
+				case orderID(s.ledgerID, keyed(), 1):
+					return test.next, test.err
+				}
+				return nil, ErrUnknownOrder
+			}
+			found, _, err := s.findKeyed(t.Context(), keyed(), 0)
+			switch {
+			case errors.Is(test.err, down):
+				if !errors.Is(err, down) {
+					t.Errorf("found %+v, %v, want %v", found, err, down)
+				}
+			case err != nil || found.Status != test.want:
+				t.Errorf("found %+v, %v, want a %s order", found, err, test.want)
+			}
+		})
+	}
+}

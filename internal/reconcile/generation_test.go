@@ -99,6 +99,57 @@ func TestRaiseDuringACheck(t *testing.T) {
 	}
 }
 
+// raisingLedger calls back once before it raises the generation.
+type raisingLedger struct {
+	*fakeLedger
+	beforeRaise func()
+}
+
+func (l *raisingLedger) RaiseGeneration(ctx context.Context, seen, next ledger.Owner) error {
+	if before := l.beforeRaise; before != nil {
+		l.beforeRaise = nil
+		before()
+	}
+	return l.fakeLedger.RaiseGeneration(ctx, seen, next)
+}
+
+// TestStoreChangesDuringARaise checks that another generation follows one during whose raise,
+// or load, the store has changed: nobody knows which of the two was first.
+func TestStoreChangesDuringARaise(t *testing.T) {
+	t.Parallel()
+	for _, during := range []string{"raise", "load"} {
+		t.Run(during, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				gate, l := newGate(newRedis()), &raisingLedger{fakeLedger: newLedger(&ownerRow{})}
+				r := newReconciler(gate, l)
+				defer r.Close()
+				if err := r.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				generation := l.Generation()
+				r.StoreChanged()
+				if during == "raise" {
+					l.beforeRaise = r.StoreChanged
+				} else {
+					gate.onLoad = func() error {
+						gate.onLoad = nil
+						r.StoreChanged()
+						return nil
+					}
+				}
+				for _, raises := range []stock.Generation{1, 2, 2} {
+					if err := r.generations.usable(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if now := l.Generation(); now != generation+raises {
+						t.Errorf("generation %d, want %d", now, generation+raises)
+					}
+				}
+			})
+		})
+	}
+}
+
 // fleet is the generations of several instances that share a ledger's row and a Redis.
 type fleet struct {
 	row   *ownerRow

@@ -109,7 +109,7 @@ func (r *Reconciler) deliver(ctx context.Context, c stock.Change) (applied bool,
 		return false, nil // a refill will include it, or take will ask for a refill
 	case errors.Is(err, stock.ErrChangeGap):
 		// The gate has lost a change that it once applied.
-		return false, r.refillIf(ctx, c.SKU, func(row ledger.StockRow, _ stock.Level) bool { return row.Epoch == c.Epoch })
+		return false, r.refillIf(ctx, c.SKU, func(ledger.StockRow, stock.Level) bool { return true })
 	}
 	return err == nil, err
 }

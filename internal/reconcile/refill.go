@@ -114,9 +114,7 @@ func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, 
 			epoch = t.Epoch(i)
 		}
 	}
-	err := r.refillIf(ctx, refusal.SKU, func(row ledger.StockRow, level stock.Level) bool {
-		return row.Epoch == epoch || level.Epoch != row.Epoch
-	})
+	err := r.refillIf(ctx, refusal.SKU, func(row ledger.StockRow, _ stock.Level) bool { return row.Epoch == epoch })
 	if err != nil {
 		r.log.WarnContext(ctx, "refilling the gate after a guard refusal failed", "sku", refusal.SKU, "error", err)
 	}

@@ -30,12 +30,14 @@ func (tx *Tx) CloseSession(ctx context.Context) error {
 	return tx.on.conn.Raw(func(raw any) error { return raw.(*postgresSession).Conn.Conn().Close(ctx) })
 }
 
-// FailRollback makes the ROLLBACK of tx fail before it is sent.
-func (tx *Tx) FailRollback() {
+// FailRollback makes the ROLLBACK of tx fail before it is sent. It calls sending with the
+// context of the ROLLBACK.
+func (tx *Tx) FailRollback(sending func(ctx context.Context)) {
 	t := tx.on
 	exec := t.pool.exec
 	t.pool.exec = func(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error) {
 		if statements[0].SQL == "ROLLBACK" {
+			sending(ctx)
 			return nil, errors.New("not sent")
 		}
 		return exec(ctx, conn, statements)

@@ -306,10 +306,19 @@ func TestRollback_Failed(t *testing.T) {
 		db := s.Ledger()
 		insertStock(t, db, "a")
 		connections(t, s).SetMaxOpenConns(1)
-		tx := begin(t, t.Context(), db)
-		tx.FailRollback()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		tx := begin(t, ctx, db)
+		sent := false
+		tx.FailRollback(func(ctx context.Context) {
+			_, bounded := ctx.Deadline()
+			if sent = true; !bounded || ctx.Err() != nil {
+				t.Errorf("the ROLLBACK waits without a bound, or not at all: %v", ctx.Err())
+			}
+		})
 		run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
-		if err := tx.RollbackError(); err == nil {
+		cancel()
+		if err := tx.RollbackError(); err == nil || !sent {
 			t.Error("the ROLLBACK did not fail")
 		}
 		if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {

@@ -1,0 +1,132 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
+)
+
+// TestFailedOpen checks that a database that cannot be opened, or not for a migration,
+// leaves no pool behind. A pool that is not closed has a goroutine, with which the bubble of
+// the test cannot end.
+func TestFailedOpen(t *testing.T) {
+	t.Parallel()
+	nobody := closedPort(t)
+	mariadb, postgres := testenv.MariaDB(t), testenv.Postgres(t)
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, bytes.Repeat([]byte("text\n"), 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mysqlAt := func(rawURL string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			u, hosts, err := parseDatabase(rawURL)
+			if err != nil {
+				return err
+			}
+			config, err := mysqlConfig(u, hosts)
+			if err != nil {
+				return err
+			}
+			d, err := mysqlMigrations(ctx, config)
+			if err == nil {
+				t.Cleanup(func() { d.Close() })
+			}
+			return err
+		}
+	}
+	for name, open := range map[string]func(context.Context) error{
+		"SQLite, another file": func(ctx context.Context) error {
+			_, err := OpenSQL(ctx, "sqlite://"+filepath.ToSlash(text))
+			return err
+		},
+		"MySQL, nobody listens":                mysqlAt("mysql://u@" + nobody + "/shop"),
+		"MySQL, a database without new tables": mysqlAt(inDatabase(t, mariadb, "information_schema")),
+		"PostgreSQL, nobody listens": func(ctx context.Context) error {
+			return postgresMigrationsFail(ctx, "postgres://u@"+nobody+"/shop")
+		},
+		"PostgreSQL, no schema": func(ctx context.Context) error {
+			return postgresMigrationsFail(ctx, withParameter(t, postgres, "search_path", "nowhere"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if err := open(ctx); err == nil {
+					t.Error("it was opened")
+				}
+			})
+		})
+	}
+}
+
+func postgresMigrationsFail(ctx context.Context, rawURL string) error {
+	config, err := postgresConfig(rawURL)
+	if err != nil {
+		return err
+	}
+	_, err = postgresMigrations(ctx, config)
+	return err
+}
+
+// inDatabase returns the URL with the name of another database of the server.
+func inDatabase(t *testing.T, rawURL, name string) string {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/" + name
+	return u.String()
+}
+
+func withParameter(t *testing.T, rawURL, name, value string) string {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set(name, value)
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// TestOpenRedis_Refused checks that a client whose first command is refused closes its
+// connection.
+func TestOpenRedis_Refused(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	closed := make(chan error, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			closed <- err
+			return
+		}
+		defer conn.Close()
+		for commands := bufio.NewReader(conn); err == nil; {
+			if _, err = commands.ReadString('*'); err == nil { // each command begins so
+				_, err = io.WriteString(conn, "-NOPERM refused\r\n")
+			}
+		}
+		closed <- err
+	}()
+	if _, err := OpenRedis(t.Context(), "redis://"+listener.Addr().String()); err == nil {
+		t.Fatal("a Redis that refuses PING was opened")
+	}
+	testenv.Receive(t, "the end of the connection", closed)
+}
