@@ -283,6 +283,13 @@ func (b postgresBuild) start(args ...string) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
+	s := newPostgres(path, folder, port, owner, args...)
+	return s, s.start()
+}
+
+// newPostgres returns the server of the program with the data in the folder. It does not
+// start it.
+func newPostgres(path, folder string, port *port, owner *owner, args ...string) *DatabaseServer {
 	args = append([]string{
 		path, "-D", filepath.Join(folder, "data"), "-c", "listen_addresses=127.0.0.1", "-c", fmt.Sprintf("port=%d", port.number),
 		"-c", "unix_socket_directories=" + folder, "-c", "max_connections=400",
@@ -294,7 +301,7 @@ func (b postgresBuild) start(args ...string) (*DatabaseServer, error) {
 	s.process.owner = owner
 	s.process.endSignal = syscall.SIGINT // after SIGKILL its children would go on
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
-	return s, s.start()
+	return s
 }
 
 // databaseFolder creates a folder with a new data folder in it, as a copy of the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -167,22 +166,4 @@ func (s *EtcdServer) Leads(ctx context.Context) bool {
 		Leader string `json:"leader"`
 	}
 	return json.NewDecoder(response.Body).Decode(&status) == nil && status.Leader != "" && status.Leader == status.Header.Member
-}
-
-// healthy returns nil if the etcd answers that it is healthy.
-func healthy(ctx context.Context, visitor *http.Client, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := visitor.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		answer, _ := io.ReadAll(response.Body)
-		return fmt.Errorf("%s: %s", response.Status, answer)
-	}
-	return nil
 }
