@@ -149,13 +149,3 @@ func (f *fleet) restart() {
 	f.urls[len(f.apis)] = api.URL()
 	f.apis = append(f.apis, api)
 }
-
-// stop stops the instances.
-func (f *fleet) stop() {
-	for _, api := range f.apis {
-		api.Interrupt()
-	}
-	for _, api := range f.apis {
-		api.Wait()
-	}
-}

@@ -324,7 +324,7 @@ func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Re
 	defer func() {
 		// Otherwise an instance waits some seconds at its end for idle connections.
 		l.client.CloseIdleConnections()
-		f.stop()
+		testenv.End(f.apis...)
 		if spec.Queues() {
 			err = errors.Join(err, l.drain(context.WithoutCancel(ctx)))
 		}

@@ -120,6 +120,16 @@ func healthy(ctx context.Context, visitor *http.Client, url string) error {
 // Interrupt sends the program SIGTERM.
 func (s *APIServer) Interrupt() { must(s.process.signal(syscall.SIGTERM)) }
 
+// End sends the programs SIGTERM at the same time, and returns when they have ended.
+func End(programs ...*APIServer) {
+	for _, s := range programs {
+		s.Interrupt()
+	}
+	for _, s := range programs {
+		s.Wait()
+	}
+}
+
 // Signal sends the program a signal.
 func (s *APIServer) Signal(signal syscall.Signal) { must(s.process.signal(signal)) }
 
