@@ -44,7 +44,7 @@ const (
 func (l *lab) flags(spec assembly.Spec) []string {
 	flags := []string{
 		"--strategy", spec.Name, "--guard", l.Guard, "--db", cmp.Or(l.wiredDB, l.DB), "--log-level", "error",
-		"--lock", l.Lock, "--stop-with-stdin",
+		"--lock", l.Lock, "--stop-with-stdin", "--migrate",
 	}
 	if spec.HasGate() {
 		flags = append(flags, "--redis", l.Redis)
