@@ -232,17 +232,13 @@ func newMariaDB(args ...string) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := databaseFolder("mariadb", owner, func(data string) *exec.Cmd {
+	folder, port, err := databasePlace("mariadb", owner, func(data string) *exec.Cmd {
 		args := []string{"--no-defaults", "--datadir=" + data, "--auth-root-authentication-method=normal", "--skip-test-db"}
 		if owner != nil {
 			args = append(args, "--user=mysql")
 		}
 		return exec.Command(install, args...)
 	})
-	if err != nil {
-		return nil, err
-	}
-	port, err := newPort()
 	if err != nil {
 		return nil, err
 	}
@@ -273,13 +269,9 @@ func (b postgresBuild) start(args ...string) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := databaseFolder(b.kind, owner, func(data string) *exec.Cmd {
+	folder, port, err := databasePlace(b.kind, owner, func(data string) *exec.Cmd {
 		return exec.Command(install, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
 	})
-	if err != nil {
-		return nil, err
-	}
-	port, err := newPort()
 	if err != nil {
 		return nil, err
 	}
@@ -304,21 +296,17 @@ func newPostgres(path, folder string, port *port, owner *owner, args ...string) 
 	return s
 }
 
-// databaseFolder creates a folder with a new data folder in it, as a copy of the
-// template. Creating a data folder from scratch takes seconds.
-func databaseFolder(kind string, owner *owner, install func(data string) *exec.Cmd) (string, error) {
+// databasePlace is newPlace with a new data folder in the folder, as a copy of the template.
+// Creating a data folder from scratch takes seconds.
+func databasePlace(kind string, owner *owner, install func(data string) *exec.Cmd) (folder string, p *port, err error) {
 	template, err := templateFolder(kind, owner, install)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	folder, err := env.newFolder(kind)
-	if err != nil {
-		return "", err
+	if folder, p, err = env.newPlace(kind, owner); err != nil {
+		return "", nil, err
 	}
-	if err := owner.chown(folder); err != nil {
-		return "", err
-	}
-	return folder, copyTree(filepath.Join(template, "data"), filepath.Join(folder, "data"))
+	return folder, p, copyTree(filepath.Join(template, "data"), filepath.Join(folder, "data"))
 }
 
 // templateFolder returns the folder with the template. All test processes share

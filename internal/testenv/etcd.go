@@ -14,13 +14,7 @@ var etcd = dependency{"etcd", "etcd-server", "HOLDFAST_TEST_ETCD"}
 // Etcd returns the host:port of an etcd that all tests of the process share.
 func Etcd(t T) string {
 	t.Helper()
-	return sharedURL(t, "HOLDFAST_TEST_ETCD", "etcd", func() (string, error) {
-		s, err := startEtcd("")
-		if err != nil {
-			return "", err
-		}
-		return s.Addr(), nil
-	})
+	return sharedURL(t, "HOLDFAST_TEST_ETCD", "etcd", func() (*EtcdServer, error) { return startEtcd("") }, (*EtcdServer).Addr)
 }
 
 // EtcdServer is an etcd. Its data and leases survive Restart.
@@ -98,14 +92,11 @@ func newEtcd(name, tlsFolder string) (*EtcdServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := env.newFolder("etcd")
+	folder, port, err := env.newPlace("etcd", nil)
 	if err != nil {
 		return nil, err
 	}
-	s := &EtcdServer{name: name}
-	if s.port, err = newPort(); err != nil {
-		return nil, err
-	}
+	s := &EtcdServer{name: name, port: port}
 	if s.peer, err = newPort(); err != nil {
 		return nil, err
 	}

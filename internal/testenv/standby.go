@@ -41,16 +41,9 @@ func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := newPort()
-	if err != nil {
-		return nil, err
-	}
-	folder, err := env.newFolder("standby")
-	if err != nil {
-		return nil, err
-	}
 	owner := primary.process.owner
-	if err := owner.chown(folder); err != nil {
+	folder, port, err := env.newPlace("standby", owner)
+	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(path, "-d", primary.admin+"?sslmode=disable", "-D", filepath.Join(folder, "data"), "-R", "-X", "stream", "-c", "fast", "--no-sync")

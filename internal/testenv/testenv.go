@@ -236,6 +236,18 @@ func (e *environment) newFolder(name string) (string, error) {
 	return folder, os.Mkdir(folder, 0o755)
 }
 
+// newPlace creates a folder that belongs to the owner, and claims a port.
+func (e *environment) newPlace(name string, owner *owner) (folder string, p *port, err error) {
+	if folder, err = e.newFolder(name); err != nil {
+		return "", nil, err
+	}
+	if err := owner.chown(folder); err != nil {
+		return "", nil, err
+	}
+	p, err = newPort()
+	return folder, p, err
+}
+
 // newBuildFolder is newFolder for a program.
 func (e *environment) newBuildFolder() (string, error) {
 	e.mu.Lock()

@@ -20,13 +20,7 @@ var (
 // share.
 func ZooKeeper(t T) string {
 	t.Helper()
-	return sharedURL(t, "HOLDFAST_TEST_ZOOKEEPER", "ZooKeeper", func() (string, error) {
-		s, err := startZooKeeper()
-		if err != nil {
-			return "", err
-		}
-		return s.Addr(), nil
-	})
+	return sharedURL(t, "HOLDFAST_TEST_ZOOKEEPER", "ZooKeeper", startZooKeeper, (*ZooKeeperServer).Addr)
 }
 
 // ZooKeeperServer is a single ZooKeeper. Its data and sessions survive Restart.
@@ -59,11 +53,7 @@ func startZooKeeper() (*ZooKeeperServer, error) {
 	if _, err := os.Stat(zookeeper.file); err != nil {
 		return nil, &missingError{zookeeper}
 	}
-	port, err := newPort()
-	if err != nil {
-		return nil, err
-	}
-	folder, err := env.newFolder("zookeeper")
+	folder, port, err := env.newPlace("zookeeper", nil)
 	if err != nil {
 		return nil, err
 	}
