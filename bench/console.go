@@ -53,7 +53,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	if err != nil {
 		return nil, nil, "", err
 	}
-	defer api.stop()
+	defer testenv.End(api...)
 	const slack = 5 // seconds for what is done between windows, and one in twenty
 	seconds := l.WarmUp + 2*l.Rounds*l.Seconds
 	type outcome struct {

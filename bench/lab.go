@@ -133,19 +133,28 @@ type situation struct {
 // targets measures all variants and compares them with their targets.
 func (l *lab) targets(ctx context.Context) error {
 	chosen := l.chosen(false)
-	samples := make(map[string][]sample)
-	for round, v := range measure.Interleaved(l.Rounds, chosen) {
-		s, err := l.sample(ctx, v, situation{skus: 1})
-		if err != nil {
-			return fmt.Errorf("%s: %w", v.name, err)
-		}
-		l.tell(round, v.name, s)
-		samples[v.name] = append(samples[v.name], s)
+	samples, err := l.inTurns(ctx, chosen, situation{skus: 1})
+	if err != nil {
+		return err
 	}
 	writeTable(l.report, names(chosen), samples)
 	fmt.Fprintln(l.report)
 	writeVerdicts(l.report, samples)
 	return nil
+}
+
+// inTurns measures the variants in turns, and returns their samples by name.
+func (l *lab) inTurns(ctx context.Context, chosen []variant, in situation) (map[string][]sample, error) {
+	samples := make(map[string][]sample)
+	for round, v := range measure.Interleaved(l.Rounds, chosen) {
+		s, err := l.sample(ctx, v, in)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", v.name, err)
+		}
+		l.tell(round, in.name+v.name, s)
+		samples[v.name] = append(samples[v.name], s)
+	}
+	return samples, nil
 }
 
 // side is one of two that are compared: a lab, and the situation of its stores.
@@ -239,7 +248,7 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 	if err != nil {
 		return sample{}, err
 	}
-	defer api.stop()
+	defer testenv.End(api...)
 	l.runs++
 	run := wrkLoad{urls: api.urls(), connections: l.Connections, skus: in.skus, keyed: v.keyed, run: fmt.Sprint("r", l.runs)}
 	var warmedUp result
@@ -293,16 +302,6 @@ func (s service) counters(ctx context.Context) map[string]float64 {
 		}
 	}
 	return sum
-}
-
-// stop ends all instances at the same time, and returns when they have ended.
-func (s service) stop() {
-	for _, api := range s {
-		api.Interrupt()
-	}
-	for _, api := range s {
-		api.Wait()
-	}
 }
 
 // usage is what the processes have used and counted so far.
@@ -486,7 +485,7 @@ func (l *lab) start(ctx context.Context, v variant, in situation) (service, erro
 	}
 	var api service
 	for range max(in.instances, 1) {
-		api = append(api, testenv.ServeFile(l.t, l.api, "--strategy", v.strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error"))
+		api = append(api, l.serve(v.strategy))
 	}
 	if in.skus > 1 || in.due > 0 {
 		return api, nil // reset has inserted the stock
@@ -502,6 +501,11 @@ func (l *lab) start(ctx context.Context, v variant, in situation) (service, erro
 		return api, l.order(ctx, api[0].URL(), "first", "hot")
 	}
 	return api, nil
+}
+
+// serve starts an instance of the service.
+func (l *lab) serve(strategy string) *testenv.APIServer {
+	return testenv.ServeFile(l.t, l.api, "--strategy", strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
 }
 
 // order orders one unit. It fails unless the order is accepted.
@@ -562,7 +566,7 @@ func (l *lab) memory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer api.stop()
+	defer testenv.End(api...)
 	rows := table.New("orders", "api, resident MiB", "Redis, used_memory MiB")
 	defer func() { rows.WriteMarkdown(l.report) }()
 	for placed := int64(0); ; {

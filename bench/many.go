@@ -32,8 +32,7 @@ func (l *lab) many(ctx context.Context) error {
 	var api *testenv.APIServer
 	stop := func() {
 		if api != nil {
-			api.Interrupt()
-			api.Wait()
+			testenv.End(api)
 		}
 	}
 	defer func() { stop() }()
@@ -58,7 +57,7 @@ func (l *lab) many(ctx context.Context) error {
 	for _, strategy := range []string{"lua", "segment"} {
 		stop()
 		begin := time.Now()
-		api = testenv.API(l.t, "--strategy", strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
+		api = l.serve(strategy)
 		add("start to ready, "+strategy+" after another strategy", "%d ms", time.Since(begin).Milliseconds())
 		if err := mend("after the start of "+strategy, 0); err != nil {
 			return err
@@ -79,7 +78,7 @@ func (l *lab) many(ctx context.Context) error {
 		}
 		stop()
 		begin = time.Now()
-		api = testenv.API(l.t, "--strategy", strategy, "--db", l.server.URL(), "--redis", l.redis.URL(), "--log-level", "error")
+		api = l.serve(strategy)
 		add("start to ready, the same strategy", "%d ms", time.Since(begin).Milliseconds())
 	}
 	return nil

@@ -47,7 +47,7 @@ func (l *lab) slots(ctx context.Context) error {
 			return err
 		}
 		for _, instances := range l.Instances {
-			samples, err := l.sell(ctx, chosen, delay, instances)
+			samples, err := l.inTurns(ctx, chosen, situation{name: fmt.Sprintf("+%v, %d × ", delay, instances), skus: 1, instances: instances})
 			if err != nil {
 				return err
 			}
@@ -60,20 +60,6 @@ func (l *lab) slots(ctx context.Context) error {
 		}
 	}
 	return l.delayCommits(ctx, 0)
-}
-
-// sell measures the strategies in turns, with this number of instances.
-func (l *lab) sell(ctx context.Context, chosen []variant, delay time.Duration, instances int) (map[string][]sample, error) {
-	samples := make(map[string][]sample)
-	for round, v := range measure.Interleaved(l.Rounds, chosen) {
-		s, err := l.sample(ctx, v, situation{skus: 1, instances: instances})
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", v.name, err)
-		}
-		l.tell(round, fmt.Sprintf("+%v, %d × %s", delay, instances, v.name), s)
-		samples[v.name] = append(samples[v.name], s)
-	}
-	return samples, nil
 }
 
 // slotsRow returns the cells of one strategy, which is compared with the samples of merged.

@@ -44,7 +44,7 @@ const (
 func (l *lab) flags(spec assembly.Spec) []string {
 	flags := []string{
 		"--strategy", spec.Name, "--guard", l.Guard, "--db", cmp.Or(l.wiredDB, l.DB), "--log-level", "error",
-		"--lock", l.Lock, "--stop-with-stdin",
+		"--lock", l.Lock, "--stop-with-stdin", "--migrate",
 	}
 	if spec.HasGate() {
 		flags = append(flags, "--redis", l.Redis)
@@ -148,14 +148,4 @@ func (f *fleet) restart() {
 	defer f.mu.Unlock()
 	f.urls[len(f.apis)] = api.URL()
 	f.apis = append(f.apis, api)
-}
-
-// stop stops the instances.
-func (f *fleet) stop() {
-	for _, api := range f.apis {
-		api.Interrupt()
-	}
-	for _, api := range f.apis {
-		api.Wait()
-	}
 }

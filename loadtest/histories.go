@@ -98,13 +98,7 @@ func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, 
 		lifecycleLoad: v, random: rand.New(rand.NewPCG(seed, 0)),
 		asked: make(map[string]bool), ids: make(map[string]bool),
 	}
-	var err error
-	if v.goods.product, err = l.createStock(ctx, f, spec, fmt.Sprintf("history%d", try), historyUnits); err != nil {
-		return nil, err
-	}
-	v.goods.coupon = v.goods.product + "-coupon"
-	l.created = append(l.created, v.goods.coupon)
-	return h, l.admin.Create(ctx, f.url(0), v.goods.coupon, client.Setting{Kind: client.Coupon, Total: historyUnits})
+	return h, v.create(ctx, spec, fmt.Sprintf("history%d", try), client.Setting{})
 }
 
 // run runs the parts of a history. A sound strategy first sells, gives back and changes its

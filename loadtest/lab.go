@@ -137,18 +137,13 @@ func withFlag(flag string, err error) error {
 	return fmt.Errorf("%s: %w", flag, err)
 }
 
-// buildService builds the service, unless --api names a program, and migrates the
-// database.
+// buildService builds the service, unless --api names a program.
 func (l *lab) buildService(stderr io.Writer) (err error) {
 	if l.API == "" {
 		fmt.Fprintln(stderr, "building ./cmd/api")
 		l.program = testenv.Build(l.t, "./cmd/api")
 	} else if l.program, err = filepath.Abs(l.API); err != nil {
 		return fmt.Errorf("--api: %w", err)
-	}
-	migrate := testenv.StartFile(l.t, l.program, "migrate", "up", "--db", l.DB)
-	if code := migrate.Wait(); code != 0 {
-		return fmt.Errorf("api migrate up: %s", migrate.Output())
 	}
 	return nil
 }
@@ -188,7 +183,7 @@ func (l *lab) run(ctx context.Context) error {
 		}
 	}
 	report.WriteTable(l.stdout, run, isTerminal(l.stdout) && os.Getenv("NO_COLOR") == "")
-	err := l.write(run)
+	err := writeReport(l.Out, run)
 	broken := run.Count(results.Broken) > 0
 	err = errors.Join(err, l.tidy(context.WithoutCancel(ctx), broken))
 	if err == nil && broken {
@@ -210,19 +205,24 @@ func brokenBy(run *results.Run) error {
 
 // newRun returns the record of a run without results.
 func (l *lab) newRun() *results.Run {
-	run := &results.Run{
-		Command: strings.TrimSpace("go run ./loadtest " + strings.Join(redacted(l.args), " ")),
-		Flags: map[string]string{
-			"instances": fmt.Sprint(l.Instances), "stock": fmt.Sprint(l.Stock), "clients": fmt.Sprint(l.Clients),
-			"guard": l.Guard, "lock": l.Lock, "limit": l.Limit.String(), "rate": fmt.Sprint(l.Rate), "search": fmt.Sprint(l.Search),
-			"lifecycle": fmt.Sprint(l.Lifecycle), "payment_window": l.PaymentWindow.String(),
-			"probes": fmt.Sprint(l.Probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.MaxFailures.String(),
-		},
-		Seed: l.Seed, When: time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(),
-		Machine: machine.Describe(),
+	run := runOf("go run ./loadtest", l.args)
+	run.Seed = l.Seed
+	run.Flags = map[string]string{
+		"instances": fmt.Sprint(l.Instances), "stock": fmt.Sprint(l.Stock), "clients": fmt.Sprint(l.Clients),
+		"guard": l.Guard, "lock": l.Lock, "limit": l.Limit.String(), "rate": fmt.Sprint(l.Rate), "search": fmt.Sprint(l.Search),
+		"lifecycle": fmt.Sprint(l.Lifecycle), "payment_window": l.PaymentWindow.String(),
+		"probes": fmt.Sprint(l.Probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.MaxFailures.String(),
 	}
 	l.describeStores(run)
 	return run
+}
+
+// runOf returns the record of a run of the command on this machine.
+func runOf(command string, args []string) *results.Run {
+	return &results.Run{
+		Command: strings.TrimSpace(command + " " + strings.Join(redacted(args), " ")),
+		When:    time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(), Machine: machine.Describe(),
+	}
 }
 
 // describeStores names the stores in the record of a run.
@@ -270,16 +270,11 @@ func productName(kind, version string) string {
 	return strings.TrimRight(kind+" "+version, " ")
 }
 
-// write writes results.json and report.html into the folder of --out, if there is one.
-func (l *lab) write(run *results.Run) error {
-	if l.Out == "" {
+// writeReport writes results.json and report.html into the folder of --out, if there is one.
+func writeReport(folder string, run *results.Run) error {
+	if folder == "" {
 		return nil
 	}
-	return writeReport(l.Out, run)
-}
-
-// writeReport writes results.json and report.html into the folder.
-func writeReport(folder string, run *results.Run) error {
 	if err := run.Write(filepath.Join(folder, "results.json")); err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
@@ -324,7 +319,7 @@ func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Re
 	defer func() {
 		// Otherwise an instance waits some seconds at its end for idle connections.
 		l.client.CloseIdleConnections()
-		f.stop()
+		testenv.End(f.apis...)
 		if spec.Queues() {
 			err = errors.Join(err, l.drain(context.WithoutCancel(ctx)))
 		}

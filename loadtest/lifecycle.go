@@ -136,8 +136,8 @@ func (v *lifecycleLoad) judge(ctx context.Context, r *results.Result, t terms) e
 
 // newLifecycleLoad creates the SKUs of a lifecycle load. There are so few buyers and
 // coupons that some orders exceed the buyer limit, and some find the coupons sold out.
-func (l *lab) newLifecycleLoad(ctx context.Context, spec assembly.Spec, f *fleet) (v *lifecycleLoad, err error) {
-	v = &lifecycleLoad{
+func (l *lab) newLifecycleLoad(ctx context.Context, spec assembly.Spec, f *fleet) (*lifecycleLoad, error) {
+	v := &lifecycleLoad{
 		lab: l, fleet: f, rec: newRecord(), slots: make(chan struct{}, l.Clients), calls: make(map[string][]call),
 		goods: goods{units: l.Stock, coupons: max(l.Stock/8, 1)},
 	}
@@ -145,12 +145,18 @@ func (l *lab) newLifecycleLoad(ctx context.Context, spec assembly.Spec, f *fleet
 	for range max(l.Stock/10, 1) {
 		v.buyers = append(v.buyers, name())
 	}
-	if v.goods.product, err = l.createStock(ctx, f, spec, "life", v.goods.units); err != nil {
-		return nil, err
+	return v, v.create(ctx, spec, "life", client.Setting{BuyerLimit: new(int64(couponLimit))})
+}
+
+// create creates the SKUs: the coupon by the setting, but for its kind and total.
+func (v *lifecycleLoad) create(ctx context.Context, spec assembly.Spec, part string, coupon client.Setting) (err error) {
+	if v.goods.product, err = v.createStock(ctx, v.fleet, spec, part, v.goods.units); err != nil {
+		return err
 	}
 	v.goods.coupon = v.goods.product + "-coupon"
-	l.created = append(l.created, v.goods.coupon)
-	return v, l.admin.Create(ctx, f.url(0), v.goods.coupon, client.Setting{Kind: client.Coupon, Total: v.goods.coupons, BuyerLimit: new(int64(couponLimit))})
+	v.created = append(v.created, v.goods.coupon)
+	coupon.Kind, coupon.Total = client.Coupon, v.goods.coupons
+	return v.admin.Create(ctx, v.fleet.url(0), v.goods.coupon, coupon)
 }
 
 // order lets the clients order until two payment windows have passed. Refused clients

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,13 +123,7 @@ func expectFindings(t *testing.T, v *lifecycleLoad, want []results.Kind) {
 	if err := v.checkClaims(t.Context(), stored); err != nil {
 		t.Fatal(err)
 	}
-	var got []results.Kind
-	for _, finding := range v.rec.found() {
-		got = append(got, finding.Kind)
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", v.rec.found(), want)
-	}
+	expectKinds(t, v.rec, want)
 }
 
 // TestCheckUnknown audits an expired order that no 201 named.
@@ -278,12 +271,12 @@ func TestLifecycle(t *testing.T) {
 }
 
 // TestLifecycleLiars follows orders at services that answer or store something that is
-// not true. All liars stand in front of the same instances, whose payment window is that
+// not true. All liars stand in front of the same instance, whose payment window is that
 // of a lifecycle load. By default it leaves out those whose findings TestCheckOrders,
 // TestCheckClaims, TestRepeat and TestCheckWindows show on a ledger of their own.
 func TestLifecycleLiars(t *testing.T) {
 	t.Parallel()
-	services := startServices(t, "--lifecycle", "--strategies", "lua", "--payment-window", "1s")
+	services := startServices(t, "--lifecycle", "--strategies", "lua", "--payment-window", "1s", "--instances", "1")
 	for _, test := range []struct {
 		thorough bool
 		liar     string

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestAddTarget tells a gateway at --target apart from the service.
+// TestAddTarget finds a gateway at --target. TestOpenLoad finds the service.
 func TestAddTarget(t *testing.T) {
 	t.Parallel()
 	if machine.CPUTime([]int{1}) == 0 {
@@ -26,11 +26,6 @@ func TestAddTarget(t *testing.T) {
 	m.addTarget(gateway.URL())
 	if len(m.gateway) == 0 || len(m.instances) != 0 {
 		t.Errorf("behind nginx: instances %v, gateway %v", m.instances, m.gateway)
-	}
-	m = &meter{}
-	m.addTarget(testenv.API(t).URL())
-	if len(m.gateway) != 0 || len(m.instances) != 1 {
-		t.Errorf("the service: instances %v, gateway %v", m.instances, m.gateway)
 	}
 	m = &meter{}
 	for _, target := range []string{"http://192.0.2.1:80", "http://127.0.0.1", "http://127.0.0.1:1"} {

@@ -7,9 +7,9 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"sync"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -224,30 +224,23 @@ func (l *lab) column(id uuid.UUID) any {
 // readBack reads every promised order from the service. Without a database, this is the
 // only check of the orders.
 func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]order, url string) {
-	ids := make(chan string)
-	var readers sync.WaitGroup
-	for range maxReaders {
-		readers.Go(func() {
-			for id := range ids {
-				status, got := l.look(ctx, url, id)
-				want := promised[id]
-				kind := want.differs(got, status == http.StatusOK && got.ID == id)
-				if kind == "" && !want.ExpiresAt.IsZero() && !got.ExpiresAt.Equal(want.ExpiresAt) {
-					kind = results.OtherExpiry
-				}
-				if kind == "" {
-					continue
-				}
-				if l.sql != nil && kind != results.OtherExpiry {
-					kind = results.Unread
-				}
-				rec.find(kind, promised[id].String())
+	var readers errgroup.Group
+	readers.SetLimit(maxReaders)
+	for id, want := range promised {
+		readers.Go(func() error {
+			status, got := l.look(ctx, url, id)
+			kind := want.differs(got, status == http.StatusOK && got.ID == id)
+			if kind == "" && !want.ExpiresAt.IsZero() && !got.ExpiresAt.Equal(want.ExpiresAt) {
+				kind = results.OtherExpiry
 			}
+			if kind != "" && kind != results.OtherExpiry && l.sql != nil {
+				kind = results.Unread
+			}
+			if kind != "" {
+				rec.find(kind, want.String())
+			}
+			return nil
 		})
 	}
-	for id := range promised {
-		ids <- id
-	}
-	close(ids)
-	readers.Wait()
+	_ = readers.Wait()
 }

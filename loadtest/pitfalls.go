@@ -11,13 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-stock/holdfast/internal/commandline"
-	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/pitfall"
@@ -144,10 +142,7 @@ func (s *pitfallSettings) write(args []string, all []results.Experiment) error {
 	file := filepath.Join(s.Out, "results.json")
 	run, err := results.Read(file)
 	if errors.Is(err, os.ErrNotExist) {
-		run, err = &results.Run{
-			Command: strings.TrimSpace("go run ./loadtest pitfalls " + strings.Join(redacted(args), " ")),
-			When:    time.Now().UTC().Truncate(time.Second), Commit: machine.Commit(), Machine: machine.Describe(),
-		}, nil
+		run, err = runOf("go run ./loadtest pitfalls", args), nil
 	}
 	if err != nil {
 		return fmt.Errorf("--out: %w", err)

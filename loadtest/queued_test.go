@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
@@ -66,13 +65,7 @@ func TestFollow(t *testing.T) {
 			if err := l.checkAnswers(t.Context(), rec, l.fleet, "lt-sku"); err != nil {
 				t.Fatal(err)
 			}
-			var got []results.Kind
-			for _, finding := range rec.found() {
-				got = append(got, finding.Kind)
-			}
-			if !slices.Equal(got, test.want) {
-				t.Errorf("%v, want %v", rec.found(), test.want)
-			}
+			expectKinds(t, rec, test.want)
 		})
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -217,20 +219,15 @@ func (c *buyer) order(ctx context.Context, n int, asked order, name string) answ
 
 // repeatAll repeats the orders that are left after a load, some at a time.
 func (l *lab) repeatAll(ctx context.Context, rec *record, f *fleet, all []sent) {
-	next := make(chan sent)
-	var repeaters sync.WaitGroup
-	for range maxReaders {
-		repeaters.Go(func() {
-			for s := range next {
-				if ctx.Err() == nil {
-					l.repeat(ctx, rec, f, s)
-				}
+	var repeaters errgroup.Group
+	repeaters.SetLimit(maxReaders)
+	for _, s := range all {
+		repeaters.Go(func() error {
+			if ctx.Err() == nil {
+				l.repeat(ctx, rec, f, s)
 			}
+			return nil
 		})
 	}
-	for _, s := range all {
-		next <- s
-	}
-	close(next)
-	repeaters.Wait()
+	_ = repeaters.Wait()
 }

@@ -208,11 +208,3 @@ func TestRatio(t *testing.T) {
 		t.Errorf("%v, want 1.5", got)
 	}
 }
-
-// TestFolder checks that a folder that cannot be written is reported at once.
-func TestFolder(t *testing.T) {
-	t.Setenv("HOLDFAST_TEST_FOLDER", "/proc/missing")
-	if err := checkFolder(); err == nil || !strings.Contains(err.Error(), "/proc/missing") {
-		t.Errorf("the error is %v", err)
-	}
-}

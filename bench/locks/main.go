@@ -147,9 +147,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	fmt.Fprintln(report)
-	if err := checkFolder(); err != nil {
-		return errors.Join(err, closeReport())
-	}
 	err = testenv.Run(func(t testenv.T) error {
 		servers := make(map[string]servers)
 		for _, backend := range s.Backends {
@@ -162,15 +159,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return write(report, s, samples)
 	})
 	return errors.Join(err, closeReport())
-}
-
-// checkFolder checks that the servers can have folders.
-func checkFolder() error {
-	folder, err := os.MkdirTemp(os.Getenv("HOLDFAST_TEST_FOLDER"), "locks-")
-	if err != nil {
-		return fmt.Errorf("creating a folder for the servers (HOLDFAST_TEST_FOLDER, TMPDIR): %w", err)
-	}
-	return os.Remove(folder)
 }
 
 // zooKeeperVersion returns the version in the name of ZooKeeper's library.

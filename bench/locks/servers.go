@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"io"
 	"math"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -88,7 +85,7 @@ func (s servers) count(ctx context.Context, sends []string) (counters, error) {
 	case "redis", "redlock":
 		return s.countRedis(ctx, sends)
 	case "zookeeper":
-		text, err := fourLetters(ctx, s.list[0].Addr(), "mntr")
+		text, err := s.list[0].(*testenv.ZooKeeperServer).Monitor(ctx)
 		return counters{known(measure.ParseCounters(text), "zk_packets_received"), math.NaN()}, err
 	case "etcd":
 		metrics, err := measure.Counters(ctx, "http://"+s.list[0].Addr()+"/metrics")
@@ -156,21 +153,4 @@ func addCommands(stats map[string]string, sends []string) (c counters) {
 		}
 	}
 	return c
-}
-
-// fourLetters sends one of ZooKeeper's four letter words and returns the answer.
-func fourLetters(ctx context.Context, addr, word string) (string, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return "", err
-	}
-	if _, err := io.WriteString(conn, word); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(conn)
-	return string(answer), err
 }

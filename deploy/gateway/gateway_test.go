@@ -86,32 +86,35 @@ func lastUnits(s *shop) error {
 	)
 }
 
-// inFlight checks that orders reach an instance while a unit is in flight, and that
-// the unit sells when it has come back.
-func inFlight(s *shop) error {
-	ctx := context.Background()
-	counter := gate.NewCounter(s.redis, s.ledger, gate.Layout{})
-	own := gate.NewScript(counter)
-	var take stock.Take
-	return steps(
-		func() error { return s.setStock("held", 1) },
-		func() error { return s.rest("held") },
-		func() (err error) {
-			generation, err := s.generation()
-			if err != nil {
+// inFlight returns a scenario which checks that orders for a SKU with one unit reach an
+// instance while the unit is in flight, and that the unit sells when it has come back. counted
+// names its count at the gate: the SKU, or one of its segments.
+func inFlight(sku string, counted stock.SKU) func(*shop) error {
+	return func(s *shop) error {
+		ctx := context.Background()
+		counter := gate.NewCounter(s.redis, s.ledger, gate.Layout{})
+		own := gate.NewScript(counter)
+		var take stock.Take
+		return steps(
+			func() error { return s.setStock(sku, 1) },
+			func() error { return s.rest(sku) },
+			func() (err error) {
+				generation, err := s.generation()
+				if err != nil {
+					return err
+				}
+				counter.Use(stock.Generation(generation))
+				take, err = own.Take(ctx, stock.Deduction{
+					OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u-2",
+					Lines: []stock.Line{{SKU: counted, Quantity: 1}},
+				})
 				return err
-			}
-			counter.Use(stock.Generation(generation))
-			take, err = own.Take(ctx, stock.Deduction{
-				OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u-2",
-				Lines: []stock.Line{{SKU: "held", Quantity: 1}},
-			})
-			return err
-		},
-		func() error { return s.expect(409, true, order(1, "held")) },
-		func() error { return counter.Give(ctx, take) },
-		func() error { return s.expect(201, true, order(1, "held")) },
-	)
+			},
+			func() error { return s.expect(409, true, order(1, sku)) },
+			func() error { return counter.Give(ctx, take) },
+			func() error { return s.expect(201, true, order(1, sku)) },
+		)
+	}
 }
 
 // restocked checks that added units sell as soon as the cache entry of the sold-out
@@ -470,34 +473,6 @@ func segmented(s *shop) error {
 	)
 }
 
-// segmentInFlight checks that orders reach an instance while a unit of one segment is in
-// flight.
-func segmentInFlight(s *shop) error {
-	ctx := context.Background()
-	counter := gate.NewCounter(s.redis, s.ledger, gate.Layout{})
-	own := gate.NewScript(counter)
-	var take stock.Take
-	return steps(
-		func() error { return s.setStock("pieces", 1) },
-		func() error { return s.rest("pieces") },
-		func() (err error) {
-			generation, err := s.generation()
-			if err != nil {
-				return err
-			}
-			counter.Use(stock.Generation(generation))
-			take, err = own.Take(ctx, stock.Deduction{
-				OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u-2",
-				Lines: []stock.Line{{SKU: "pieces/0", Quantity: 1}},
-			})
-			return err
-		},
-		func() error { return s.expect(409, true, order(1, "pieces")) },
-		func() error { return counter.Give(ctx, take) },
-		func() error { return s.expect(201, true, order(1, "pieces")) },
-	)
-}
-
 // invalidHTTP checks that a request that is not valid HTTP is answered with a problem
 // document.
 func invalidHTTP(s *shop) error {
@@ -817,28 +792,15 @@ func publicRoutes(s *shop, id string) error {
 	return nil
 }
 
-// noGateStrategy checks that counts in Redis are ignored under a strategy without a gate.
-func noGateStrategy(s *shop) error {
-	return steps(
-		func() error { return s.count("left", 0, 1, 0) },
-		func() error { return s.expect(409, true, order(1, "left")) },
-	)
-}
-
-// withPassword checks that the gateway reads counts from a Redis with a password.
-func withPassword(s *shop) error {
-	return steps(
-		func() error { return s.count("known", 0, 1, 0) },
-		func() error { return s.expect(409, false, order(1, "known")) },
-	)
-}
-
-// withoutPassword checks that the gateway passes orders if its password is wrong.
-func withoutPassword(s *shop) error {
-	return steps(
-		func() error { return s.count("known", 0, 1, 0) },
-		func() error { return s.expect(409, true, order(1, "known")) },
-	)
+// counted returns a scenario which checks whether an order for a SKU whose count at the gate
+// is 0 reaches an instance. It must if the count cannot be read, or does not matter.
+func counted(passed bool) func(*shop) error {
+	return func(s *shop) error {
+		return steps(
+			func() error { return s.count("left", 0, 1, 0) },
+			func() error { return s.expect(409, passed, order(1, "left")) },
+		)
+	}
 }
 
 // clusterNodes checks that on a cluster the gateway reads a count from the node that has
@@ -870,7 +832,8 @@ func passesAll(s *shop) error {
 var inSegments = []string{"--strategy", "segment", "--segments", "4"}
 
 // TestGateway runs every scenario at a gateway of its own. By default it leaves out a cluster
-// without segments, as it has one with them.
+// without segments, as it has one with them, and rate limits: that the instances are told the
+// address of the client is a scenario of its own, and what they make of it a test of httpapi.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	secretive := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")
@@ -881,7 +844,7 @@ func TestGateway(t *testing.T) {
 	}{
 		{"sold out", nil, soldOut},
 		{"the last units", nil, lastUnits},
-		{"in flight", nil, inFlight},
+		{"in flight", nil, inFlight("held", "held")},
 		{"restocked", nil, restocked},
 		{"a key", func(*testing.T) plan { return plan{ttl: longTTL} }, keyed},
 		{"several lines", nil, severalLines},
@@ -899,9 +862,9 @@ func TestGateway(t *testing.T) {
 		{"segments", func(*testing.T) plan { return plan{args: inSegments} }, segmented},
 		{"segments sold out", func(*testing.T) plan { return plan{args: inSegments} }, soldOut},
 		{"several lines in segments", func(*testing.T) plan { return plan{args: inSegments} }, severalLines},
-		{"a segment in flight", func(*testing.T) plan { return plan{args: inSegments} }, segmentInFlight},
+		{"a segment in flight", func(*testing.T) plan { return plan{args: inSegments} }, inFlight("pieces", "pieces/0")},
 		{"segments refilled", func(*testing.T) plan { return plan{fakeLedger: true, args: inSegments} }, refilling},
-		{"no gate", func(t *testing.T) plan { return plan{fakeLedger: true, files: stub(t, "sold-out", withNoGate)} }, noGateStrategy},
+		{"no gate", func(t *testing.T) plan { return plan{fakeLedger: true, files: stub(t, "sold-out", withNoGate)} }, counted(true)},
 		{"a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t)} }, clusterNodes},
 		{"segments on a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t), args: inSegments} }, clusterNodes},
 		{"rate limits", func(*testing.T) plan {
@@ -919,16 +882,16 @@ func TestGateway(t *testing.T) {
 				redis:       "redis://:secret@" + secretive.Addr() + "/3",
 				environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=secret", "HOLDFAST_GATEWAY_REDIS_DB=3"},
 			}
-		}, withPassword},
+		}, counted(false)},
 		{"a wrong password", func(t *testing.T) plan {
 			return plan{
 				fakeLedger: true, files: stub(t, "sold-out", lua),
 				redis:       "redis://:secret@" + secretive.Addr() + "/3",
 				environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=guess", "HOLDFAST_GATEWAY_REDIS_DB=3"},
 			}
-		}, withoutPassword},
+		}, counted(true)},
 	} {
-		if test.name == "a cluster" && !testenv.Thorough() {
+		if (test.name == "a cluster" || test.name == "rate limits") && !testenv.Thorough() {
 			continue
 		}
 		t.Run(test.name, func(t *testing.T) {
@@ -1004,8 +967,8 @@ func TestMutants(t *testing.T) {
 		scenario            func(*shop) error
 	}{
 		{"<= for <", "line.most < line.quantity", "line.most <= line.quantity", plan{}, lastUnits},
-		{"units in flight do not count", "one.in_flight ~= 0", "false", plan{}, inFlight},
-		{"units in flight of segments do not count", "all.in_flight + in_flight", "0", plan{args: inSegments}, segmentInFlight},
+		{"units in flight do not count", "one.in_flight ~= 0", "false", plan{}, inFlight("held", "held")},
+		{"units in flight of segments do not count", "all.in_flight + in_flight", "0", plan{args: inSegments}, inFlight("pieces", "pieces/0")},
 		{"keys are ignored", "elseif not key then", "else", plan{}, keyed},
 		{"a refusal of another body", `key .. "\0" .. body`, "key", plan{}, keyed},
 		{"additions do not count", `change .. "@"`, `"@"`, plan{}, keyed},
@@ -1025,7 +988,7 @@ func TestMutants(t *testing.T) {
 		{"nginx's own error pages", "error_page 400 403 404 405", "error_page 400", plan{}, routes},
 		{"one segment only", "all.available = all.available + available", "all.available = tonumber(available)", plan{args: inSegments}, segmented},
 		{"segments with different epochs", "epoch ~= (all.epoch or epoch)", "false", plan{fakeLedger: true, args: inSegments}, refilling},
-		{"no gate", "type(strategy.gate) == \"string\" and", "", plan{fakeLedger: true, files: stub(t, "sold-out", withNoGate)}, noGateStrategy},
+		{"no gate", "type(strategy.gate) == \"string\" and", "", plan{fakeLedger: true, files: stub(t, "sold-out", withNoGate)}, counted(true)},
 		{"the client's order of lines", "table.sort(lines, before)", "", plan{}, severalLines},
 		{"order of SKUs for segments", "all.segmented = segments > 0", "", plan{args: inSegments}, severalLines},
 		{"a SKU without a count is sold out", `return "passed", "no-count" -- an`, `one = { available = 0, in_flight = 0, mark = "0" } -- an`, plan{}, severalLines},
@@ -1048,11 +1011,14 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// TestRedisRestarted runs the scenario afterRestart, with and without the rule that the
-// run ID of Redis is part of a mark.
+// TestRedisRestarted runs the scenario afterRestart, and in a thorough run also without the
+// rule that the run ID of Redis is part of a mark.
 func TestRedisRestarted(t *testing.T) {
 	t.Parallel()
 	for _, mutated := range []bool{false, true} {
+		if mutated && !testenv.Thorough() {
+			continue
+		}
 		own := testenv.OwnRedis(t)
 		p := plan{fakeLedger: true, redis: own.URL(), files: stub(t, "sold-out", lua)}
 		if mutated {
@@ -1080,12 +1046,9 @@ func TestLedgerIDFile(t *testing.T) {
 	}
 }
 
-// TestRedisGone checks that orders reach an instance while Redis is stopped or
-// killed, and that the gateway refuses orders again afterwards.
-func TestRedisGone(t *testing.T) {
-	t.Parallel()
-	own := testenv.OwnRedis(t)
-	s := build(t, plan{redis: own.URL(), redisTimeout: time.Second})
+// redisGone checks that orders reach an instance while Redis is stopped or killed, and that
+// the gateway refuses orders again afterwards.
+func redisGone(s *shop, own *testenv.RedisServer) error {
 	refused := func() error { return s.expect(409, false, order(1, "gone")) }
 	passed := func() error { return s.expect(503, true, order(1, "gone")) }
 	// The counts cannot be read, so once they are out of the cache, every order passes. Until
@@ -1093,20 +1056,18 @@ func TestRedisGone(t *testing.T) {
 	pass := func() error {
 		return testenv.Poll(testenv.Patience, func() error { return steps(passed, passed, passed) })
 	}
-	if err := steps(
+	return steps(
 		func() error { return s.sell("gone", 2) },
 		func() error { return testenv.Poll(testenv.Patience, refused) },
 		func() error { own.Stop(); return pass() },
 		func() error { own.Cont(); return testenv.Poll(testenv.Patience, refused) },
 		func() error { own.Kill(); return pass() },
 		func() error { own.Restart(); return testenv.Poll(testenv.Patience, refused) },
-	); err != nil {
-		t.Fatalf("%v\n%s", err, s.gateway.Output())
-	}
+	)
 }
 
 // TestRedisPause checks that the gateway pauses after a failure of Redis: the next orders
-// pass without asking. Without either of two rules, each order asks.
+// pass without asking. Without either of two rules, as in a thorough run, each order asks.
 func TestRedisPause(t *testing.T) {
 	t.Parallel()
 	on := shared.of(t, plan{})
@@ -1115,6 +1076,9 @@ func TestRedisPause(t *testing.T) {
 		{`levels:set(" redis failed", true, REDIS_PAUSE)`, ""},
 		{`levels:get(" redis failed")`, "false"},
 	} {
+		if test.rule != "" && !testenv.Thorough() {
+			continue
+		}
 		// Redis accepts connections and closes them.
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -1254,10 +1218,31 @@ func rateLimits(s *shop) error {
 	return nil
 }
 
-// TestInstances kills the instances one after the other.
-func TestInstances(t *testing.T) {
+// selling waits until each instance sells.
+func selling(s *shop) error {
+	for _, api := range s.instances {
+		if err := testenv.Poll(testenv.Patience, func() error {
+			a, err := call("POST", api.URL()+"/orders", order(1, "plenty"))
+			if err == nil && a.status != 201 {
+				err = fmt.Errorf("an instance answers %v", a)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestOutages stops and kills Redis, and then kills the instances one after the other.
+func TestOutages(t *testing.T) {
 	t.Parallel()
-	s := build(t, plan{})
+	own := testenv.OwnRedis(t)
+	p := plan{redis: own.URL()}
+	p.on = start(t, p)
+	s := build(t, p)
+	p.redisTimeout = time.Second
+	impatient := build(t, p)
 	if err := steps(
 		func() error { return s.setStock("plenty", 200) },
 		func() error { return bothInstances(s) },
@@ -1268,9 +1253,11 @@ func TestInstances(t *testing.T) {
 			}
 			return err
 		},
+		func() error { return redisGone(impatient, own) },
+		func() error { return selling(s) },
 		func() error { s.instances[0].Kill(); return oneInstance(s) },
 		func() error { s.instances[1].Kill(); return noInstance(s) },
 	); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s\n%s", err, s.gateway.Output(), impatient.gateway.Output())
 	}
 }

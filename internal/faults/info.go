@@ -5,80 +5,35 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // Info forwards connections to a Redis, and changes what INFO says in its section server,
 // so that the Redis looks like another engine. It does not support TLS.
 type Info struct {
-	listener net.Listener
-	server   string
-	fields   map[string]string
-	done     sync.WaitGroup
-
-	mu     sync.Mutex
-	closed bool
-	conns  []net.Conn
+	proxy
+	fields map[string]string
 }
 
 // NewInfo returns a server in front of the Redis of the URL, and its URL. fields replace
 // those of the section server; one that is empty is removed.
 func NewInfo(redisURL string, fields map[string]string) (i *Info, infoURL string, err error) {
-	u, err := url.Parse(redisURL)
+	i = &Info{fields: fields}
+	infoURL, err = i.listen(redisURL, i.forward)
+	return i, infoURL, err
+}
+
+func (i *Info) forward(client net.Conn) {
+	server, err := i.dial()
 	if err != nil {
-		return nil, "", err
+		return
 	}
-	i = &Info{server: u.Host, fields: fields}
-	if i.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		return nil, "", err
-	}
-	i.done.Go(i.accept)
-	u.Host = i.listener.Addr().String()
-	return i, u.String(), nil
-}
-
-// Close closes all connections and waits until the server has stopped.
-func (i *Info) Close() {
-	i.listener.Close()
-	i.mu.Lock()
-	i.closed = true
-	for _, c := range i.conns {
-		c.Close()
-	}
-	i.mu.Unlock()
-	i.done.Wait()
-}
-
-func (i *Info) accept() {
-	for {
-		client, err := i.listener.Accept()
-		if err != nil {
-			return
-		}
-		server, err := net.Dial("tcp", i.server)
-		if err != nil {
-			client.Close()
-			continue
-		}
-		i.mu.Lock()
-		i.conns = append(i.conns, client, server)
-		if i.closed {
-			client.Close()
-			server.Close()
-		}
-		i.mu.Unlock()
-		i.done.Go(func() {
-			defer server.Close()
-			_, _ = io.Copy(server, client)
-		})
-		i.done.Go(func() {
-			defer client.Close()
-			_ = i.answers(client, bufio.NewReader(server))
-		})
-	}
+	i.done.Go(func() {
+		defer i.hangUp(server)
+		_, _ = io.Copy(server, client)
+	})
+	_ = i.answers(client, bufio.NewReader(server))
 }
 
 // answers forwards answers until the connection ends. It reads an array as a line and its

@@ -6,10 +6,8 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 )
 
@@ -19,14 +17,8 @@ import (
 // support TLS.
 type Wire struct {
 	*Injector
-	listener    net.Listener
-	server      string
+	proxy
 	newProtocol func() protocol
-	done        sync.WaitGroup
-
-	mu     sync.Mutex
-	closed bool
-	conns  map[net.Conn]bool
 }
 
 // protocol parses what the client of one connection sends.
@@ -51,77 +43,30 @@ type request struct {
 // NewWire returns a wire to the database of the URL, and the URL of the database
 // through the wire.
 func NewWire(dbURL string) (w *Wire, wireURL string, err error) {
-	u, err := url.Parse(dbURL)
-	if err != nil {
-		return nil, "", err
-	}
-	w = &Wire{Injector: &Injector{}, server: u.Host, conns: make(map[net.Conn]bool)}
-	w.newProtocol = func() protocol { return postgresProtocol{make(map[string]string)} }
-	if u.Scheme == "mysql" {
+	w = &Wire{Injector: &Injector{}, newProtocol: func() protocol { return postgresProtocol{make(map[string]string)} }}
+	if strings.HasPrefix(dbURL, "mysql:") {
 		w.newProtocol = func() protocol { return mysqlProtocol{} }
 	}
-	if w.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		return nil, "", err
-	}
-	w.done.Go(w.accept)
-	u.Host = w.listener.Addr().String()
-	return w, u.String(), nil
+	wireURL, err = w.listen(dbURL, w.forward)
+	return w, wireURL, err
 }
 
 // Close closes all connections and waits until the wire has stopped.
 func (w *Wire) Close() {
-	w.listener.Close()
-	w.mu.Lock()
-	w.closed = true
-	for c := range w.conns {
-		c.Close()
-	}
-	w.mu.Unlock()
+	w.proxy.Close()
 	w.late.Wait()
-	w.done.Wait()
-}
-
-func (w *Wire) accept() {
-	for {
-		client, err := w.listener.Accept()
-		if err != nil {
-			return
-		}
-		if w.isGone() {
-			client.Close()
-			continue
-		}
-		w.done.Go(func() { w.forward(client) })
-	}
-}
-
-// register makes Close close the connection.
-func (w *Wire) register(c net.Conn) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
-		c.Close()
-	}
-	w.conns[c] = true
-}
-
-func (w *Wire) hangUp(c net.Conn) {
-	c.Close()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.conns, c)
 }
 
 // forward connects the client to the server until one of them closes the
 // connection or a fault breaks it.
 func (w *Wire) forward(client net.Conn) {
-	w.register(client)
-	defer w.hangUp(client)
-	server, err := net.Dial("tcp", w.server)
+	if w.isGone() {
+		return
+	}
+	server, err := w.dial()
 	if err != nil {
 		return
 	}
-	w.register(server)
 	s := &session{
 		injector: w.Injector, protocol: w.newProtocol(), client: client, server: server,
 		requests: bufio.NewReader(client), ended: make(chan struct{}),

@@ -23,7 +23,6 @@ const (
 	labLifecycle = "loadtest/lifecycleaudit.go"
 	labPitfall   = "loadtest/pitfall/pitfall.go"
 	labFence     = "loadtest/pitfall/fence.go"
-	labStage     = "loadtest/pitfall/stage.go"
 	testServers  = "internal/testenv/testenv.go"
 	goRun        = "internal/testenv/gorun.go"
 )
@@ -124,7 +123,7 @@ var laboratory = []mutant{
 	{"an experiment may refuse all orders", labFence, "s.product(), epoch, units)", "s.product(), epoch, 0)", "loadtest/pitfall TestPitfalls/no-lock"},
 	{"an experiment may sell too little", labPitfall, "if sold < expected {", "if false {", "loadtest/pitfall TestVerdicts"},
 	{"an experiment runs without its server", labPitfall, "if !v.available(servers) {", "if false {", "loadtest/pitfall TestVerdicts"},
-	{"a server that fails is no fault", labStage, "s.err = p\n", "_ = p\n", "loadtest/pitfall TestServerFails"},
+	{"a server that fails is no fault", testServers, "p.fail(failed)", "_ = failed", "loadtest/pitfall TestServerFails"},
 	{"folders are removed with the caller's PATH", testServers, "/usr/bin:/bin:\"+os.Getenv(\"PATH\")", "\"+os.Getenv(\"PATH\")", "internal/testenv TestCleanerWithoutPATH"},
 	{"a killed go run is not noticed", goRun, "for os.Getppid() == parent {", "for {", "internal/testenv TestWithGoRun/go"},
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -58,7 +59,7 @@ func ServeFile(t T, file string, args ...string) *APIServer {
 			return errors.New("it has not printed its address")
 		}
 		s.url = found[1]
-		return s.ready(ctx)
+		return healthy(ctx, anyCertificate, s.url+"/readyz")
 	})
 	check(t, path.Base(file), err)
 	return s
@@ -98,24 +99,36 @@ func Build(t T, pkg string, args ...string) (file string) {
 // URL returns http://host:port, or https.
 func (s *APIServer) URL() string { return s.url }
 
-func (s *APIServer) ready(ctx context.Context) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/readyz", nil)
+// healthy returns nil if the URL is answered with 200.
+func healthy(ctx context.Context, visitor *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	response, err := anyCertificate.Do(r)
+	response, err := visitor.Do(request)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("/readyz answers %s", response.Status)
+		answer, _ := io.ReadAll(response.Body)
+		return fmt.Errorf("%s: %s: %s", url, response.Status, answer)
 	}
 	return nil
 }
 
 // Interrupt sends the program SIGTERM.
 func (s *APIServer) Interrupt() { must(s.process.signal(syscall.SIGTERM)) }
+
+// End sends the programs SIGTERM at the same time, and returns when they have ended.
+func End(programs ...*APIServer) {
+	for _, s := range programs {
+		s.Interrupt()
+	}
+	for _, s := range programs {
+		s.Wait()
+	}
+}
 
 // Signal sends the program a signal.
 func (s *APIServer) Signal(signal syscall.Signal) { must(s.process.signal(signal)) }

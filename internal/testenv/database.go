@@ -232,17 +232,13 @@ func newMariaDB(args ...string) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := databaseFolder("mariadb", owner, func(data string) *exec.Cmd {
+	folder, port, err := databasePlace("mariadb", owner, func(data string) *exec.Cmd {
 		args := []string{"--no-defaults", "--datadir=" + data, "--auth-root-authentication-method=normal", "--skip-test-db"}
 		if owner != nil {
 			args = append(args, "--user=mysql")
 		}
 		return exec.Command(install, args...)
 	})
-	if err != nil {
-		return nil, err
-	}
-	port, err := newPort()
 	if err != nil {
 		return nil, err
 	}
@@ -273,16 +269,19 @@ func (b postgresBuild) start(args ...string) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := databaseFolder(b.kind, owner, func(data string) *exec.Cmd {
+	folder, port, err := databasePlace(b.kind, owner, func(data string) *exec.Cmd {
 		return exec.Command(install, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
 	})
 	if err != nil {
 		return nil, err
 	}
-	port, err := newPort()
-	if err != nil {
-		return nil, err
-	}
+	s := newPostgres(path, folder, port, owner, args...)
+	return s, s.start()
+}
+
+// newPostgres returns the server of the program with the data in the folder. It does not
+// start it.
+func newPostgres(path, folder string, port *port, owner *owner, args ...string) *DatabaseServer {
 	args = append([]string{
 		path, "-D", filepath.Join(folder, "data"), "-c", "listen_addresses=127.0.0.1", "-c", fmt.Sprintf("port=%d", port.number),
 		"-c", "unix_socket_directories=" + folder, "-c", "max_connections=400",
@@ -294,24 +293,20 @@ func (b postgresBuild) start(args ...string) (*DatabaseServer, error) {
 	s.process.owner = owner
 	s.process.endSignal = syscall.SIGINT // after SIGKILL its children would go on
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
-	return s, s.start()
+	return s
 }
 
-// databaseFolder creates a folder with a new data folder in it, as a copy of the
-// template. Creating a data folder from scratch takes seconds.
-func databaseFolder(kind string, owner *owner, install func(data string) *exec.Cmd) (string, error) {
+// databasePlace is newPlace with a new data folder in the folder, as a copy of the template.
+// Creating a data folder from scratch takes seconds.
+func databasePlace(kind string, owner *owner, install func(data string) *exec.Cmd) (folder string, p *port, err error) {
 	template, err := templateFolder(kind, owner, install)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	folder, err := env.newFolder(kind)
-	if err != nil {
-		return "", err
+	if folder, p, err = env.newPlace(kind, owner); err != nil {
+		return "", nil, err
 	}
-	if err := owner.chown(folder); err != nil {
-		return "", err
-	}
-	return folder, copyTree(filepath.Join(template, "data"), filepath.Join(folder, "data"))
+	return folder, p, copyTree(filepath.Join(template, "data"), filepath.Join(folder, "data"))
 }
 
 // templateFolder returns the folder with the template. All test processes share

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -15,13 +14,7 @@ var etcd = dependency{"etcd", "etcd-server", "HOLDFAST_TEST_ETCD"}
 // Etcd returns the host:port of an etcd that all tests of the process share.
 func Etcd(t T) string {
 	t.Helper()
-	return sharedURL(t, "HOLDFAST_TEST_ETCD", "etcd", func() (string, error) {
-		s, err := startEtcd("")
-		if err != nil {
-			return "", err
-		}
-		return s.Addr(), nil
-	})
+	return sharedURL(t, "HOLDFAST_TEST_ETCD", "etcd", func() (*EtcdServer, error) { return startEtcd("") }, (*EtcdServer).Addr)
 }
 
 // EtcdServer is an etcd. Its data and leases survive Restart.
@@ -99,14 +92,11 @@ func newEtcd(name, tlsFolder string) (*EtcdServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := env.newFolder("etcd")
+	folder, port, err := env.newPlace("etcd", nil)
 	if err != nil {
 		return nil, err
 	}
-	s := &EtcdServer{name: name}
-	if s.port, err = newPort(); err != nil {
-		return nil, err
-	}
+	s := &EtcdServer{name: name, port: port}
 	if s.peer, err = newPort(); err != nil {
 		return nil, err
 	}
@@ -167,22 +157,4 @@ func (s *EtcdServer) Leads(ctx context.Context) bool {
 		Leader string `json:"leader"`
 	}
 	return json.NewDecoder(response.Body).Decode(&status) == nil && status.Leader != "" && status.Leader == status.Header.Member
-}
-
-// healthy returns nil if the etcd answers that it is healthy.
-func healthy(ctx context.Context, visitor *http.Client, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := visitor.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		answer, _ := io.ReadAll(response.Body)
-		return fmt.Errorf("%s: %s", response.Status, answer)
-	}
-	return nil
 }

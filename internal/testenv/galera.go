@@ -2,7 +2,6 @@ package testenv
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"os"
 	"strings"
@@ -68,22 +67,13 @@ func (s *DatabaseServer) joined(ctx context.Context, size int) error {
 	if err := s.process.running(); err != nil {
 		return finalError{err}
 	}
-	_, source, err := dataSource(s.admin)
-	if err != nil {
-		return err
-	}
-	db, err := sql.Open("mysql", source)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
 	for name, want := range map[string]string{"wsrep_ready": "ON", "wsrep_cluster_size": fmt.Sprint(size)} {
-		var got string
-		if err := db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE '"+name+"'").Scan(new(string), &got); err != nil {
+		got, err := s.show(ctx, "SHOW GLOBAL STATUS LIKE '"+name+"'")
+		if err != nil {
 			return err
 		}
-		if got != want {
-			return fmt.Errorf("%s is %s, not %s", name, got, want)
+		if got["Value"] != want {
+			return fmt.Errorf("%s is %s, not %s", name, got["Value"], want)
 		}
 	}
 	return nil

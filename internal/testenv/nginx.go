@@ -65,11 +65,7 @@ func startNginx(files map[string]string, environment []string) (*NginxServer, er
 			modules += "load_module " + m.file + ";\n"
 		}
 	}
-	port, err := newPort()
-	if err != nil {
-		return nil, err
-	}
-	folder, err := env.newFolder("nginx")
+	folder, port, err := env.newPlace("nginx", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -90,14 +90,7 @@ func newPatroniNode(n int, etcd string) (*PatroniNode, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := env.newFolder("patroni")
-	if err != nil {
-		return nil, err
-	}
-	if err := owner.chown(folder); err != nil {
-		return nil, err
-	}
-	address, err := newPort()
+	folder, address, err := env.newPlace("patroni", owner)
 	if err != nil {
 		return nil, err
 	}

@@ -35,14 +35,7 @@ func startPgBouncer(t T, dbURL string, settings []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	folder, err := env.newFolder("pgbouncer")
-	if err != nil {
-		return "", err
-	}
-	if err := owner.chown(folder); err != nil {
-		return "", err
-	}
-	port, err := newPort()
+	folder, port, err := env.newPlace("pgbouncer", owner)
 	if err != nil {
 		return "", err
 	}

@@ -23,51 +23,35 @@ var (
 // must not empty it.
 func Redis(t T) string {
 	t.Helper()
-	return sharedURL(t, "HOLDFAST_TEST_REDIS", "Redis", func() (string, error) {
-		s, err := startRedis()
-		if err != nil {
-			return "", err
-		}
-		return s.URL(), nil
-	})
+	return sharedURL(t, "HOLDFAST_TEST_REDIS", "Redis", func() (*RedisServer, error) { return startRedis() }, (*RedisServer).URL)
 }
 
 // RedisCluster returns the URL of a cluster of three masters that all tests of
 // the process share.
 func RedisCluster(t T) string {
 	t.Helper()
-	return sharedURL(t, "HOLDFAST_TEST_REDIS_CLUSTER", "Redis Cluster", func() (string, error) {
-		c, err := startCluster(0)
-		if err != nil {
-			return "", err
-		}
-		return c.URL(), nil
-	})
+	return sharedURL(t, "HOLDFAST_TEST_REDIS_CLUSTER", "Redis Cluster",
+		func() (*RedisClusterServers, error) { return startCluster(0) }, (*RedisClusterServers).URL)
 }
 
 // RedisSentinel returns the URL of a master named mymaster, with a replica and
 // three Sentinels, that all tests of the process share.
 func RedisSentinel(t T) string {
 	t.Helper()
-	return sharedURL(t, "HOLDFAST_TEST_REDIS_SENTINEL", "Redis Sentinel", func() (string, error) {
-		r, err := startSentinelGroup(false)
-		if err != nil {
-			return "", err
-		}
-		return r.URL(), nil
-	})
+	return sharedURL(t, "HOLDFAST_TEST_REDIS_SENTINEL", "Redis Sentinel",
+		func() (*RedisSentinels, error) { return startSentinelGroup(false) }, (*RedisSentinels).URL)
 }
 
 // sharedURL returns the value of the variable. If the variable is not set, it
 // returns the URL of the shared server, which the first call starts.
-func sharedURL(t T, variable, kind string, start func() (string, error)) string {
+func sharedURL[S any](t T, variable, kind string, start func() (S, error), url func(S) string) string {
 	t.Helper()
 	if url := os.Getenv(variable); url != "" {
 		return url
 	}
-	url, err := shared(&env, kind, start)
+	server, err := shared(&env, kind, start)
 	check(t, kind, err)
-	return url
+	return url(server)
 }
 
 // RedisServer is a redis-server. It keeps nothing on disk.
@@ -101,11 +85,7 @@ func startRedis(args ...string) (*RedisServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := newPort()
-	if err != nil {
-		return nil, err
-	}
-	folder, err := env.newFolder("redis")
+	folder, port, err := env.newPlace("redis", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -293,11 +273,7 @@ func startSentinel(master *RedisServer, patience time.Duration) (*RedisServer, e
 	if err != nil {
 		return nil, err
 	}
-	port, err := newPort()
-	if err != nil {
-		return nil, err
-	}
-	folder, err := env.newFolder("sentinel")
+	folder, port, err := env.newPlace("sentinel", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -59,8 +59,7 @@ func (s *Server) Restart() {
 // Output returns the output of the server, at most its last 16 MiB.
 func (s *Server) Output() string { return s.process.output() }
 
-// Failure is what a method of a server panics with. A program that is not a test can
-// recover it.
+// Failure is what a method of a server panics with.
 type Failure struct{ Err error }
 
 // Error says what failed.

@@ -41,20 +41,12 @@ func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := newPort()
-	if err != nil {
-		return nil, err
-	}
-	folder, err := env.newFolder("standby")
-	if err != nil {
-		return nil, err
-	}
 	owner := primary.process.owner
-	if err := owner.chown(folder); err != nil {
+	folder, port, err := env.newPlace("standby", owner)
+	if err != nil {
 		return nil, err
 	}
-	data := filepath.Join(folder, "data")
-	cmd := exec.Command(path, "-d", primary.admin+"?sslmode=disable", "-D", data, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+	cmd := exec.Command(path, "-d", primary.admin+"?sslmode=disable", "-D", filepath.Join(folder, "data"), "-R", "-X", "stream", "-c", "fast", "--no-sync")
 	cmd.Dir, cmd.SysProcAttr = "/", owner.attributes()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", cmd.Path, err, out)
@@ -63,18 +55,13 @@ func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &DatabaseServer{port: port, admin: "postgres://postgres@" + port.addr(), Server: newServer("PostgreSQL", folder, []string{
-		server, "-D", data, "-c", "listen_addresses=127.0.0.1", "-c", fmt.Sprintf("port=%d", port.number),
-		"-c", "unix_socket_directories=" + folder, "-c", "max_connections=400", "-c", "synchronous_standby_names=",
-	})}
+	s := newPostgres(server, folder, port, owner, "-c", "synchronous_standby_names=")
 	u, err := url.Parse(primary.url)
 	if err != nil {
 		return nil, err
 	}
 	u.Host = port.addr()
 	s.url = u.String()
-	s.process.owner, s.process.endSignal = owner, primary.process.endSignal
-	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
 	return s, nil
 }
 

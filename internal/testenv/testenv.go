@@ -42,6 +42,7 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,24 +86,38 @@ func Main(m interface{ Run() int }) int {
 	return code
 }
 
-// Run calls do on a new goroutine, for a program that is not a test. It returns
-// do's error, or the message of a call of this package that failed. Before it
-// returns, Run stops every server that do started and removes all folders. A
-// process must not call Run while another Run is in progress.
+// Run is Part for a whole program. Before it returns, it also stops the servers that all
+// parts share, and removes all folders. A process must not call Run while another Run is in
+// progress.
 func Run(do func(t T) error) error {
+	return cmp.Or(Part(do), env.close())
+}
+
+// Part calls do on a new goroutine, in a program that is not a test. It returns do's error,
+// or that of a call of this package, or of a [Server], that failed. Before it returns, Part
+// stops the servers that do started for itself.
+func Part(do func(t T) error) error {
 	p := &program{}
 	done := make(chan struct{})
-	go func() {
+	go func() { // Fatalf ends the goroutine
 		defer close(done)
 		defer p.cleanUp()
+		defer func() {
+			switch failed := recover().(type) {
+			case nil:
+			case Failure:
+				p.fail(failed)
+			default:
+				panic(failed)
+			}
+		}()
 		p.fail(do(p))
 	}()
 	<-done
-	p.fail(env.close())
 	return p.err
 }
 
-// program is the T that Run passes to do.
+// program is the T that Part passes to do.
 type program struct {
 	mu       sync.Mutex
 	cleanups []func()
@@ -177,7 +192,7 @@ func (e *environment) open() error {
 	}
 	folder, err := os.MkdirTemp(os.Getenv("HOLDFAST_TEST_FOLDER"), "holdfast-test-")
 	if err != nil {
-		return err
+		return fmt.Errorf("creating a folder for the servers (HOLDFAST_TEST_FOLDER, TMPDIR): %w", err)
 	}
 	builds, err := os.MkdirTemp("", "holdfast-test-")
 	if err != nil {
@@ -219,6 +234,18 @@ func (e *environment) newFolder(name string) (string, error) {
 	e.folders++
 	folder := filepath.Join(e.folder, fmt.Sprintf("%s-%d", name, e.folders))
 	return folder, os.Mkdir(folder, 0o755)
+}
+
+// newPlace creates a folder that belongs to the owner, and claims a port.
+func (e *environment) newPlace(name string, owner *owner) (folder string, p *port, err error) {
+	if folder, err = e.newFolder(name); err != nil {
+		return "", nil, err
+	}
+	if err := owner.chown(folder); err != nil {
+		return "", nil, err
+	}
+	p, err = newPort()
+	return folder, p, err
 }
 
 // newBuildFolder is newFolder for a program.

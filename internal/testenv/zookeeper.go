@@ -1,13 +1,13 @@
 package testenv
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -20,13 +20,7 @@ var (
 // share.
 func ZooKeeper(t T) string {
 	t.Helper()
-	return sharedURL(t, "HOLDFAST_TEST_ZOOKEEPER", "ZooKeeper", func() (string, error) {
-		s, err := startZooKeeper()
-		if err != nil {
-			return "", err
-		}
-		return s.Addr(), nil
-	})
+	return sharedURL(t, "HOLDFAST_TEST_ZOOKEEPER", "ZooKeeper", startZooKeeper, (*ZooKeeperServer).Addr)
 }
 
 // ZooKeeperServer is a single ZooKeeper. Its data and sessions survive Restart.
@@ -59,11 +53,7 @@ func startZooKeeper() (*ZooKeeperServer, error) {
 	if _, err := os.Stat(zookeeper.file); err != nil {
 		return nil, &missingError{zookeeper}
 	}
-	port, err := newPort()
-	if err != nil {
-		return nil, err
-	}
-	folder, err := env.newFolder("zookeeper")
+	folder, port, err := env.newPlace("zookeeper", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -83,29 +73,30 @@ maxClientCnxns=0
 		path, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", zookeeper.file,
 		"org.apache.zookeeper.server.quorum.QuorumPeerMain", file,
 	})}
-	s.answers = func(ctx context.Context) error { return serves(ctx, s.Addr()) }
+	s.answers = func(ctx context.Context) error {
+		text, err := s.Monitor(ctx)
+		if err == nil && !strings.Contains(text, "zk_server_state") {
+			err = fmt.Errorf("mntr answers %q", text)
+		}
+		return err
+	}
 	return s, s.start()
 }
 
-// serves returns nil if the ZooKeeper answers the command srvr with its mode.
-func serves(ctx context.Context, addr string) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+// Monitor returns what the server says of itself: a line of a name and a value for each
+// figure.
+func (s *ZooKeeperServer) Monitor(ctx context.Context) (string, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil { // a server that is starting may never answer
-		return err
+		return "", err
 	}
-	if _, err := io.WriteString(conn, "srvr"); err != nil {
-		return err
+	if _, err := io.WriteString(conn, "mntr"); err != nil {
+		return "", err
 	}
 	answer, err := io.ReadAll(conn)
-	if err != nil {
-		return err
-	}
-	if !bytes.Contains(answer, []byte("Mode:")) {
-		return fmt.Errorf("srvr answers %q", answer)
-	}
-	return nil
+	return string(answer), err
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,86 +25,33 @@ import (
 // Names of keys and tables begin with a prefix of the run, so that runs on one server
 // do not meet. The timeline shows them without it.
 type Stage struct {
+	testenv.T
 	servers  Servers
 	prefix   string
 	ledgerID uuid.UUID // part of the keys of gates
 	started  time.Time // of the first event: servers have started by then
+	tidies   bool      // removes its keys at the end
 
-	mu       sync.Mutex
-	events   []results.Event
-	cleanups []func()
-	tidies   bool // removes its keys at the end
-	err      error
-	ended    bool
+	mu     sync.Mutex
+	events []results.Event
+	ended  bool
 }
-
-var _ testenv.T = (*Stage)(nil)
 
 // perform runs a version on a new stage.
 func perform(ctx context.Context, servers Servers, run func(context.Context, *Stage) Damage) (damage Damage, events []results.Event, err error) {
 	id := uuid.New()
 	s := &Stage{servers: servers, prefix: "p" + id.String()[:8] + "_", ledgerID: id}
-	done := make(chan struct{})
-	go func() { // Fatalf ends the goroutine
-		defer close(done)
-		defer s.cleanUp()
-		defer s.recoverFailure()
+	err = testenv.Part(func(t testenv.T) error {
+		s.T = t
 		damage = run(ctx, s)
 		s.mu.Lock()
-		s.ended = true
-		s.mu.Unlock()
-	}()
-	<-done
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return damage, s.events, s.err
-}
-
-// recoverFailure ends the run as failed if a server could not be killed or restarted.
-func (s *Stage) recoverFailure() {
-	switch p := recover().(type) {
-	case nil:
-	case testenv.Failure:
-		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.err = p
-	default:
-		panic(p)
-	}
-}
-
-// cleanUp calls the cleanups, the last one first.
-func (s *Stage) cleanUp() {
-	s.mu.Lock()
-	cleanups := s.cleanups
-	s.mu.Unlock()
-	for _, f := range slices.Backward(cleanups) {
-		f()
-	}
-}
-
-// Helper does nothing.
-func (s *Stage) Helper() {}
-
-// Cleanup calls f after the run.
-func (s *Stage) Cleanup(f func()) {
+		s.ended = true
+		return nil
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cleanups = append(s.cleanups, f)
-}
-
-// Logf does nothing: the timeline has what matters.
-func (s *Stage) Logf(string, ...any) {}
-
-// Skipf ends the run as failed: the caller has checked that the server is installed.
-func (s *Stage) Skipf(format string, args ...any) { s.Fatalf(format, args...) }
-
-// Fatalf ends the run as failed.
-func (s *Stage) Fatalf(format string, args ...any) {
-	s.mu.Lock()
-	s.err = fmt.Errorf(format, args...)
-	s.mu.Unlock()
-	runtime.Goexit()
+	return damage, s.events, err
 }
 
 // check ends the run if there is an error.
@@ -151,15 +96,13 @@ func (s *Stage) pause(ctx context.Context, d time.Duration) {
 	s.check(retry.Sleep(ctx, d))
 }
 
-// await calls ready every few milliseconds until it returns true. It ends the run
-// after a limit that is far beyond every lease.
+// await returns as soon as ready returns true. It ends the run after a limit that is far
+// beyond every lease.
 func (s *Stage) await(ctx context.Context, what string, ready func() bool) {
-	const limit, interval = time.Minute, 5 * time.Millisecond
-	for start := time.Now(); !ready(); s.pause(ctx, interval) {
-		if time.Since(start) > limit {
-			s.Fatalf("waiting until %s: not within %v", what, limit)
-		}
-	}
+	testenv.Await(s, what, func() bool {
+		s.check(ctx.Err())
+		return ready()
+	})
 }
 
 // redis returns a client of the actor. The timeline shows its commands and their
