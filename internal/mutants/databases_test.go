@@ -73,7 +73,7 @@ var databases = []mutant{
 	{"a migration on a silent server", "internal/store/silentserver.go", "end(errSilent)", "_ = errSilent", "internal/store TestMigrate_SilentServer/MariaDB/during"},
 	{"a killed migration stays dirty", migrateKilled, "case err != nil || !dirty:", "case err != nil || !dirty || latest > 0:", "internal/store TestMigrate_MendsOlderPrograms/MariaDB"},
 	{"a statement that is done is run again", migrateKilled, "if st.converts || st.remains(found) > 0 {", "if true {", "internal/store TestMigrate_Killed/MariaDB/down"},
-	{"a sequence that has lost its row stays", migrateKilled, "if !found[sequence] {", "if true {", "internal/store TestMigrate_ServerKilled"},
+	{"a sequence that has lost its row stays", migrateKilled, "if !found[sequence] {", "if true {", "internal/store TestDropEmptySequence"},
 	{"the rows of a killed migration are not converted", migrateKilled, "st.converts || ", "", "internal/store TestMigrate_CountedClaims/MariaDB"},
 	{"a mended migration is followed by another one down", "internal/store/migrate.go", "(!mended || !down)", "(!mended || !down || mended)", "cmd/api TestMigrate_Killed/MariaDB/migrate_down"},
 	{"a schema that somebody has changed is mended", migrateHistory, "number < len(h) && len(h.contradictions(number, found)) == 0", "number < len(h)", "internal/store TestMigrate_CannotMend/MariaDB"},

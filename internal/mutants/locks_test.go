@@ -194,6 +194,6 @@ var locks = []mutant{
 	{"a check in another session counts", sessions, "case session != g.session.server.Session:", "case session < 0:", "internal/lock/session TestPoolerThatAppearsLater"},
 	{"a server grants locks as soon as it has started", sessions, "settleTime-max(s.server.Uptime, 0)", "0*settleTime", "internal/lock/session TestServerThatHasJustStarted"},
 	{"redlock does not start without one of its servers", backendFlags, "len(failures) <= len(clients)/2", "len(failures) == 0", "internal/assembly/backends TestRedlockWithoutAServer"},
-	{"a server is taken for older than it is", mysqlLock, "(seconds - 1) * time.Second", "seconds * time.Second", "internal/lock/mysql TestUptime"},
+	{"a server is taken for older than it is", mysqlLock, "time.Duration(seconds-1)", "time.Duration(seconds)", "internal/lock/mysql TestUptime"},
 	{"the databases of a MySQL server share their locks", "internal/lock/mysql/mysql.go", "[]byte(database + \"\\x00\" + name)", "[]byte(name)", "internal/lock/mysql TestKey"},
 }

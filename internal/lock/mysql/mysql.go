@@ -89,9 +89,9 @@ func (c *counter) prepare(ctx context.Context, conn *sql.Conn, lease time.Durati
 // uptime returns how long the server has been up at least. The server subtracts two times in
 // whole seconds, so it may report almost a second too much.
 func uptime(ctx context.Context, conn *sql.Conn) (time.Duration, error) {
-	var seconds time.Duration
+	var seconds int64
 	err := conn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Uptime'").Scan(new(string), &seconds)
-	return (seconds - 1) * time.Second, err
+	return time.Duration(seconds-1) * time.Second, err
 }
 
 // refuse returns an error if other servers may grant the same locks.
