@@ -141,7 +141,7 @@ func mysqlHosts(config *driver.Config) (hosts []*driver.Config) {
 func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	probe := config.Clone()
 	probe.Params = nil
-	probe.ReadTimeout, probe.WriteTimeout = connectTimeout, connectTimeout
+	probe.ReadTimeout, probe.WriteTimeout = 0, 0 // ctx is the bound: a second one that ends first hides its error
 	connector, err := mysqlConnector(probe)
 	if err != nil {
 		return "", err
