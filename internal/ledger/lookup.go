@@ -39,7 +39,11 @@ func (l *Ledger) lookUp(qs []*lookup) {
 	}
 	found, err := l.durable(ctx, ids)
 	for _, q := range qs {
-		q.found, q.err = found[q.id], err
+		q.err = err
+		if o, ok := found[q.id]; ok {
+			own := *o // several may read one order, and each may change what it gets
+			q.found = &own
+		}
 	}
 }
 

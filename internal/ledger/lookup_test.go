@@ -31,3 +31,25 @@ func TestShrinkIsNoOrder(t *testing.T) {
 		}
 	})
 }
+
+// TestOrder_Apart checks that two callers who read one order in the same group get an order
+// each. A caller adds the history to its order; if that reading fails, the other's history
+// must not be cut short.
+func TestOrder_Apart(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		sku := fresh("apart")
+		lay(t, l, sku, 1)
+		placed := place(t, l, sku)
+		one, other := &lookup{id: placed.ID}, &lookup{id: placed.ID}
+		l.lookUp([]*lookup{one, other})
+		if one.err != nil || other.err != nil || one.found == nil || other.found == nil {
+			t.Fatalf("found %+v, %v and %+v, %v", one.found, one.err, other.found, other.err)
+		}
+		one.found.History = []order.Step{{Status: order.Pending, At: placed.CreatedAt}}
+		if other.found.History != nil {
+			t.Errorf("the history of one caller's order is %+v after the other has added it", other.found.History)
+		}
+	})
+}

@@ -91,14 +91,11 @@ func (r *Reconciler) compareAll(ctx context.Context) error {
 	return joined(errs)
 }
 
-// forgetComparison is called when another instance compares gate and ledger from now
-// on.
-func (r *Reconciler) forgetComparison() {
-	c := &r.comparison
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.begin()
-	clear(c.suspects)
+// hideComparison is called when the instance no longer compares gate and ledger: the metrics
+// are those of the instance that does. The comparison itself goes on where it is once the
+// instance holds the job again. An error of one page, after which the job is released, must
+// not keep it from the later pages, nor from second looks.
+func (r *Reconciler) hideComparison() {
 	r.metrics.inFlight.Set(0)
 	r.metrics.drift.Set(0)
 	r.metrics.oversold.Set(0)

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -288,6 +289,33 @@ func TestSecondLook_Unreadable(t *testing.T) {
 		gate.unreadable = nil
 		look("a")
 		look("a", "b")
+	})
+}
+
+// TestCompareGoesOn: while one count cannot be read, the job is released after each look at
+// its page. That keeps neither the SKU of the next page from being filled, nor a SKU of the
+// same page from its second look.
+func TestCompareGoesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, gate, l := started(t, &ownerRow{})
+		skus := make([]stock.SKU, pageSize+1)
+		for n := range skus {
+			skus[n] = stock.SKU(fmt.Sprintf("sku-%06d", n))
+		}
+		epoch := stockUp(t, l, gate, skus...)
+		unreadable, low, lacking := skus[0], skus[1], skus[pageSize]
+		gate.unreadable = func(sku stock.SKU) bool { return sku == unreadable }
+		gate.redis.counts[low] = stock.Level{SKU: low, Filled: true, Epoch: epoch, Available: 7}
+		delete(gate.redis.counts, lacking)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r.keepComparing(ctx)
+		for _, sku := range []stock.SKU{low, lacking} {
+			if level := gate.redis.counts[sku]; !level.Filled || level.Available != 10 {
+				t.Errorf("the gate has %+v of SKU %s, want 10 units", level, sku)
+			}
+		}
 	})
 }
 

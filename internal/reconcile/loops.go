@@ -102,7 +102,7 @@ func (r *Reconciler) deliverAll(ctx context.Context) (pace, error) {
 // keepComparing compares gate and ledger, and mends the gate, whenever no other
 // instance does, until ctx ends.
 func (r *Reconciler) keepComparing(ctx context.Context) {
-	r.jobs.run(ctx, driftJob, r.asJob(r.compareNext), r.forgetComparison)
+	r.jobs.run(ctx, driftJob, r.asJob(r.compareNext), r.hideComparison)
 }
 
 // asJob returns the steps of a job.

@@ -131,7 +131,7 @@ func TestOversoldUnits(t *testing.T) {
 			t.Errorf("%v units are oversold, want 5", got)
 		}
 	}
-	r.forgetComparison()
+	r.hideComparison()
 	if got := value(t, r.metrics.oversold); got != 0 {
 		t.Errorf("%v units are oversold on an instance that does not compare", got)
 	}
