@@ -164,7 +164,7 @@ func (s *settings) checkQueueing() error {
 		return nil
 	case s.Lifecycle:
 		return fmt.Errorf("--strategies: --lifecycle cannot pay for orders that %s has queued", queueing)
-	case strings.HasPrefix(s.Redis, "redis+cluster:"):
+	case store.OnCluster(s.Redis):
 		return fmt.Errorf("--strategies: %s cannot run on a Redis Cluster", queueing)
 	}
 	return nil

@@ -293,7 +293,7 @@ func (l *lab) chosen() []assembly.Spec {
 	var specs []assembly.Spec
 	if len(l.Strategies) == 0 {
 		for _, spec := range assembly.Strategies() {
-			if spec.NeedsRowLocks() && (l.DB == "" || strings.HasPrefix(l.DB, "sqlite:")) || l.Lifecycle && (!spec.Sound || spec.Queues()) || spec.Queues() && strings.HasPrefix(l.Redis, "redis+cluster:") {
+			if spec.NeedsRowLocks() && (l.DB == "" || strings.HasPrefix(l.DB, "sqlite:")) || l.Lifecycle && (!spec.Sound || spec.Queues()) || spec.Queues() && store.OnCluster(l.Redis) {
 				continue
 			}
 			specs = append(specs, spec)

@@ -213,7 +213,7 @@ func (c *config) checkStores() error {
 
 // checkQueue checks that the strategy, if it queues orders, can do so on --redis.
 func (c *config) checkQueue() error {
-	if c.strategy.Queues() && strings.HasPrefix(c.Redis, "redis+cluster:") {
+	if c.strategy.Queues() && store.OnCluster(c.Redis) {
 		return fmt.Errorf("--redis: strategy %s cannot run on a Redis Cluster, where a count and the journal may be on different servers", c.strategy.Name)
 	}
 	return nil

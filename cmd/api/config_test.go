@@ -118,6 +118,8 @@ func TestParseRefuses(t *testing.T) {
 		{"drain", nil, []string{"--db", "drain"}},
 		{"drain --db mysql://h:1/x", nil, []string{"--redis", "async"}},
 		{"--strategy async --db sqlite:///x --redis redis+cluster://h:1", nil, []string{"--redis", "async", "Cluster"}},
+		{"--strategy async --db sqlite:///x --redis rediss+cluster://h:1", nil, []string{"--redis", "async", "Cluster"}},
+		{"drain --db sqlite:///x --redis Redis+Cluster://h:1", nil, []string{"--redis", "async", "Cluster"}},
 		{"", []string{"HOLDFAST_ACK=queued"}, []string{"HOLDFAST_ACK", "--strategy async"}},
 		{"--strategy lock --lock mysql", nil, []string{"--lock", "mysql", "--db"}},
 		{"--strategy lock --lock mysql --db sqlite:///x", nil, []string{"--lock", "mysql://", "--db"}},

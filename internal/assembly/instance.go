@@ -95,13 +95,15 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s Strategy, o Options) *Instance {
 	return i
 }
 
-// Start takes over the stock and prepares what Run needs. Call it before the first order.
+// Start prepares what Run needs and takes over the stock. Call it before the first order.
 // See reconcile.Reconciler.Start.
 func (i *Instance) Start(ctx context.Context) error {
-	if err := i.Reconciler.Start(ctx); err != nil || i.Consumer == nil {
-		return err
+	if i.Consumer != nil { // first: an instance that cannot queue orders must not take over
+		if err := i.Consumer.Start(ctx); err != nil {
+			return err
+		}
 	}
-	return i.Consumer.Start(ctx)
+	return i.Reconciler.Start(ctx)
 }
 
 // Run reconciles, commits queued orders, and watches the Redis of Stores, until ctx ends.

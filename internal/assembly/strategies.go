@@ -193,7 +193,7 @@ func Strategies() []Spec {
 const (
 	committedPromise = "a 201 is never lost: the database has committed the order"
 	queuedPromise    = "a 202 is as durable as Redis: with appendfsync always it survives a crash of Redis; with everysec a crash loses about the last second of 202s, with appendfsync no a crash of its machine loses those that are not on disk yet, with snapshots only those since the last snapshot, without persistence all that are queued; a failover loses what the replica does not have yet; an in-process Redis loses all that are queued when its process ends. " +
-		"A queued order may still be refused if Redis lost its counts, or the ledger has fewer units; GET /orders/{id} says so"
+		"A queued order may still be refused if Redis lost its counts, an instance of another build took over, or the ledger has fewer units; GET /orders/{id} says so"
 )
 
 func readWrite(b Backends) (*gate.Counter, gate.Gate) { return b.readWrite(gate.Layout{}) }

@@ -296,7 +296,7 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 		return end{take: t, became: committed}
 	}
 	e := c.given(ctx, t, refused)
-	if e.err == nil {
+	if e.err == nil && !errors.Is(out.Reason(), errTakingAgain) { // the ledger has refused it, not the gate
 		c.reconciler.FinishTake(ctx, t, out) // refills the gate if the guard has refused what the gate admitted
 	}
 	return e
@@ -371,10 +371,12 @@ func (c *Consumer) takeAgain(ctx context.Context, t stock.Take) (stock.Take, err
 	}
 	again, err := c.journal.Requeue(ctx, t, uuid.New())
 	if err != nil {
-		return t, fmt.Errorf("taking the units again: %w", err)
+		return t, fmt.Errorf("%w: %w", errTakingAgain, err)
 	}
 	return again, nil
 }
+
+var errTakingAgain = errors.New("taking the units again")
 
 // final reports whether a refusal for the reason stands. Other refusals may pass:
 // the order is tried again.

@@ -138,7 +138,7 @@ func TestEnds(t *testing.T) {
 		{name: "taken again, perhaps", answers: answers{recorded: staleOnce, errs: fails("Requeue", errFault)}, want: again[:len(again)-1] + ": taking the units again: " + errFault.Error()},
 		{name: "taken again, perhaps, in spite of a refusal", answers: answers{recorded: staleOnce, errs: fails("Requeue", refusal(stock.ErrUnknownSKU))},
 			want: again[:len(again)-1] + ": taking the units again: " + refusal(stock.ErrUnknownSKU).Error()},
-		{name: "not taken again, because none is left", answers: answers{recorded: staleOnce, down: down, errs: fails("Requeue", sold)}, want: again[:len(again)-1] + turnedDown},
+		{name: "not taken again, because none is left", answers: answers{recorded: staleOnce, down: down, errs: fails("Requeue", sold)}, want: again + "Learn Refusal GiveBack: refused"},
 		{name: "not taken again, because it is not filled", answers: answers{recorded: []order.Outcome{stale}, errs: fails("Requeue", refusal(stock.ErrNotFilled))},
 			want: strings.Repeat(again, maxTries-1) + "Record: " + stale.Reason().Error()},
 	} {

@@ -116,6 +116,7 @@ var httpAPI = []mutant{
 	{"the doctor takes any program for an instance", "internal/doctor/listen.go", "return a.instance(response.StatusCode, answer)", "_ = answer\n\treturn \"\", true", "cmd/api TestDoctor_Listen"},
 	{"the doctor takes a redirect for an instance", "internal/doctor/listen.go", "return http.ErrUseLastResponse", "return nil", "cmd/api TestDoctor_Listen"},
 	{"the doctor takes an instance of other stores for its own", "internal/doctor/listen.go", "case serves && foreign:", "case foreign && false:", "cmd/api TestDoctor_Listen"},
+	{"orders are queued on a cluster over TLS", flags, "store.OnCluster(c.Redis)", "strings.HasPrefix(c.Redis, \"redis+cluster:\")", "cmd/api TestParseRefuses"},
 	{"an unusable URL is another flag's mistake", flags, "return cmp.Or(c.serverFlags.check(), c.checkDatabase(), ", "return cmp.Or(c.serverFlags.check(), ", "cmd/api TestParseRefuses"},
 	{"a variable's mistake is a flag's", lines, "UsageError{blame(line, variables, err)}", "UsageError{err}", "cmd/api TestParseRefuses"},
 	{"a misspelt variable is ignored", lines, "err = checkVariables(parser.Model.Flags, variables); err == nil", "err == nil", "internal/commandline TestUnknownVariable"},

@@ -47,6 +47,8 @@ var queued = []mutant{
 	{"an order that the ledger was too busy for is finished", consumer, "case out.Unknown() || !final(out.Reason()):\n\t\treturn end{take: t, err: out.Reason()}", "case out.Unknown() || !final(out.Reason()):\n\t\treturn end{take: t, became: refused}", "internal/async TestBusyLedger/InProcess"},
 	{"orders that lost their place stay queued", plainList, "size.messages >= size.orders", "size.orders >= 0", "internal/stock/gate TestRedeliver/Redis"},
 	{"a deleted stream looks like an empty journal", plainList, "return max(size.orders, size.messages), size.oldest, err", "return size.messages, size.oldest, err", "internal/stock/gate TestRedeliver/Redis"},
+	{"an instance that cannot queue takes over the stock", "internal/assembly/instance.go", "if i.Consumer != nil { // first", "if err := i.Reconciler.Start(ctx); err != nil {\n\t\treturn err\n\t}\n\tif i.Consumer != nil { // first", "internal/assembly TestStart_OldRedis"},
+	{"a message is acknowledged before it is deleted", plainList, "p.XDel(ctx, j.journal, ids...)\n\t\tp.XAck(ctx, j.journal, consumers, ids...)", "p.XAck(ctx, j.journal, consumers, ids...)\n\t\tp.XDel(ctx, j.journal, ids...)", "internal/stock/gate TestClaimBeforeRedis7"},
 	{"orders that have a place get another one", lostPlace, "if not message or message[2][2] ~= order then", "if true then", "internal/stock/gate TestRedeliver/Redis"},
 	{"a slow revival is answered busy", revival, "case sqltx.IsDuplicate(err): // in", "case false: // in", "internal/ledger TestRevive_Barred/SQLite"},
 	{"an order whose content the database refuses is tried for ever", consumer, "errors.Is(reason, ledger.ErrRejected) || ", "", "internal/async TestRejectedOrder/InProcess"},

@@ -15,6 +15,7 @@ const (
 	readWrite   = "internal/stock/gate/readwrite.go"
 	segmentsOf  = "internal/stock/gate/segments.go"
 	gateQueues  = "internal/stock/gate/skuqueues.go"
+	gateLocks   = "internal/stock/gate/locks.go"
 	gateFill    = "internal/stock/gate/fill.go"
 	gateAdjust  = "internal/stock/gate/adjust.go"
 	gateGive    = "internal/stock/gate/give.go"
@@ -54,6 +55,8 @@ var scripts = []mutant{
 	{"a refusing Redis leaves the outcome open", call, "for _, prefix := range notRun {", "for _, prefix := range notRun[:0] {", "internal/stock/gate TestRefusalsOfTheServer"},
 	{"two consumers of one SKU at once", gateQueues, "qs.leases.Lock(ctx, q.name)", "qs.leases.Lock(ctx, fmt.Sprintf(\"%p\", qs))", "internal/stock/gate TestOneConsumer"},
 	{"a consumer keeps its turn", gateQueues, "time.Now().Before(end) {", "end.Before(time.Now().Add(time.Hour)) {", "internal/stock/gate TestTurnEnds"},
+	{"a turn goes on after a write without an answer", gateQueues, "q.over = !q.known", "q.over = false", "internal/stock/gate TestQueue_LateWrite/one_line"},
+	{"a turn goes on after an order of several SKUs without an answer", gateLocks, "if l.inDoubt != nil && err != nil && !stock.NothingTaken(err) {", "if false {", "internal/stock/gate TestQueue_LateWrite/two_lines"},
 	{"a consumer is not fenced", gateQueues, "tokenSet{bySKU: map[stock.SKU]uint64{sku: lease.Token()}}", "unfenced", "internal/stock/gate TestTwoConsumers"},
 	{"a queue forgets what waits when it refuses", gateQueues, "q.left-q.queued < w.units()", "q.left < w.units()", "internal/stock/gate TestRefusedAtOnce"},
 	{"the twin of a take that waits is told sold out", gateQueues, "if !hasOrder(q.waiting, w) && !hasOrder(q.deciding, w) {", "if true {", "internal/stock/gate TestRefusedAtOnce"},

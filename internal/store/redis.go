@@ -90,6 +90,12 @@ func CheckRedis(rawURL string) error {
 	return client.Close()
 }
 
+// OnCluster reports whether the URL names a Redis Cluster.
+func OnCluster(rawURL string) bool {
+	scheme, _, _ := strings.Cut(rawURL, "://")
+	return strings.HasSuffix(strings.ToLower(scheme), "+cluster")
+}
+
 // LogRedis redirects the messages of this process's Redis clients from standard
 // error to log, at the level Debug. Most of them report failed dials, which the
 // failed calls report too. All clients of a process share one log, the one that was set

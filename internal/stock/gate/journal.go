@@ -308,14 +308,16 @@ func (j *Journal) takesOf(ctx context.Context, messages []redis.XMessage) ([]sto
 	return takes, errors.Join(append(errs, j.forget(ctx, finished))...)
 }
 
-// forget deletes messages of the stream.
+// forget deletes messages of the stream. If the connection breaks in between, they are still
+// pending. Messages that are only acknowledged would never be delivered again, and a drain
+// would wait for them for ever.
 func (j *Journal) forget(ctx context.Context, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
 	_, err := j.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.XAck(ctx, j.journal, consumers, ids...)
 		p.XDel(ctx, j.journal, ids...)
+		p.XAck(ctx, j.journal, consumers, ids...)
 		return nil
 	})
 	if err != nil {

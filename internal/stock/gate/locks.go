@@ -23,6 +23,9 @@ type Locks struct {
 	locker waitingLocker
 	wait   time.Duration
 	fenced bool
+	// inDoubt is called with the name of each lock that is held, if a command of its holder
+	// may still arrive. It may be nil: the next holder has a newer token, or there is none.
+	inDoubt func(name string)
 }
 
 // waitingLocker is what Locks need of a lock.Locker.
@@ -66,7 +69,13 @@ func (l *Locks) hold(ctx context.Context, skus []stock.SKU, work func(context.Co
 	working, stopWorking := context.WithCancelCause(ctx)
 	defer stopWorking(nil)
 	defer context.AfterFunc(held.Context(), func() { stopWorking(context.Cause(held.Context())) })()
-	return work(working, tokens)
+	err = work(working, tokens)
+	if l.inDoubt != nil && err != nil && !stock.NothingTaken(err) {
+		for _, name := range names {
+			l.inDoubt(name)
+		}
+	}
+	return err
 }
 
 // unlock releases the locks and ignores an error: the work under them is done, and a

@@ -20,7 +20,8 @@ import (
 // A turn is short, so that every instance gets one soon. If an instance dies during
 // its turn, its lease expires, and another instance takes over. A lease only advises:
 // if an instance continues after its lease has ended, and another has had a turn
-// since, the count has seen a greater fencing token and refuses the write.
+// since, the count has seen a greater fencing token and refuses the write. A command that
+// has no answer ends the turn, so that it is refused too if it arrives after later takes.
 //
 // While an instance has the turn, it knows how many units are left behind the takes
 // that wait. It refuses a take that does not fit at once, without a place in the
@@ -46,7 +47,9 @@ var _ Gate = (*Queue)(nil)
 // waits for the turns that it has at once. Close closes leases.
 func NewQueue(client redis.UniversalClient, ledgerID uuid.UUID, leases OwnedLocker, wait time.Duration) (*Counter, *Queue) {
 	q := newQueues(leases, wait)
-	counter := NewCounter(client, ledgerID, Layout{Locks: NewLocks(q, wait, true)})
+	turns := NewLocks(q, wait, true)
+	turns.inDoubt = q.endTurn
+	counter := NewCounter(client, ledgerID, Layout{Locks: turns})
 	readWrite := NewReadWrite(counter)
 	q.decide = readWrite.cutAll
 	return counter, &Queue{readWrite: readWrite, queues: q, wait: wait}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -403,6 +404,50 @@ func TestTwoConsumers(t *testing.T) {
 	}
 	if level := levelOf(t, next, "a"); level.Available != 0 || level.InFlight != 1 {
 		t.Errorf("%+v", level)
+	}
+}
+
+// TestQueue_LateWrite lets the write of a take, which has no answer, arrive after the next
+// take was decided. It must not replace the count that the next take has left.
+func TestQueue_LateWrite(t *testing.T) {
+	t.Parallel()
+	basket := orderOf("a", 1)
+	basket.Lines = append(basket.Lines, stock.Line{SKU: "b", Quantity: 1})
+	for name, late := range map[string]stock.Deduction{"one line": orderOf("a", 1), "two lines": basket} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, ledger := ownClient(t, "Redis", nil, -1), uuid.New()
+			var (
+				g      countedQueue
+				lost   atomic.Bool
+				next   <-chan error
+				arrive func() error
+			)
+			client.AddHook(faults.Around(func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+				if ScriptName(cmds[0]) != "write" || lost.Swap(true) {
+					return run(ctx)
+				}
+				next = g.start(t.Context(), orderOf("a", 1)) // it waits for the same turn
+				arrive = func() error { return run(t.Context()) }
+				return io.EOF
+			}))
+			g = queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), nil)
+			g.queues.length = time.Hour
+			t.Cleanup(g.Close)
+			fill(t, g, "a", 1, 10)
+			fill(t, g, "b", 1, 10)
+			if _, err := g.Take(t.Context(), late); !errors.Is(err, io.EOF) || stock.NothingTaken(err) {
+				t.Fatalf("the take whose write has no answer: %v", err)
+			}
+			if err := testenv.Receive(t, "the next take is answered", next); err != nil {
+				t.Fatalf("the next take: %v", err)
+			}
+			if err := arrive(); err != nil {
+				t.Fatal(err)
+			}
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 9, InFlight: 1})
+			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 10})
+		})
 	}
 }
 

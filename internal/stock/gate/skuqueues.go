@@ -49,6 +49,7 @@ type queue struct {
 	deciding []*waiter     // takes that the consumer has removed from waiting
 	arrived  chan struct{} // signalled when a call is added; capacity 1
 
+	over   bool  // the turn ends after the calls that have it: see endTurn
 	known  bool  // this instance has the turn, and left is right
 	left   int64 // units available after the last take that was decided
 	queued int64 // units of the takes that wait or are being decided
@@ -204,7 +205,7 @@ func (qs *queues) takeTurn(q *queue) {
 	defer unlock(context.Background(), lease)
 	defer qs.forget(q)
 	end := time.Now().Add(qs.length)
-	for lease.Context().Err() == nil && time.Now().Before(end) {
+	for lease.Context().Err() == nil && !qs.isOver(q) && time.Now().Before(end) {
 		switch takes, holder := qs.next(q, lease); {
 		case holder != nil:
 			<-holder.done
@@ -228,11 +229,26 @@ func (q *queue) lingers(end time.Time) bool {
 	}
 }
 
-// forget marks the units left as unknown: the turn ends, or another caller has it.
+// forget marks the units left as unknown: the turn ends.
 func (qs *queues) forget(q *queue) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q.known = false
+	q.known, q.over = false, false
+}
+
+// endTurn is called by a caller that has the turn, and whose command may still arrive. The
+// turn ends with the caller's, because only a newer token refuses that command. Under the
+// same one, a late write would replace a count that was read and written since.
+func (qs *queues) endTurn(name string) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	qs.byName[name].over = true
+}
+
+func (qs *queues) isOver(q *queue) bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	return q.over
 }
 
 // refuseAll answers every call in the queue with err. No command was sent for them.
@@ -282,7 +298,8 @@ func hasOrder(calls []*waiter, w *waiter) bool {
 	})
 }
 
-// decideAll decides the takes with one read and one write.
+// decideAll decides the takes with one read and one write. If it does not know what they
+// left, the turn ends: see endTurn.
 func (qs *queues) decideAll(q *queue, lease lock.Lease, takes []*waiter) {
 	sku := takes[0].take.lines[0].SKU
 	cuts := make([]*cut, len(takes))
@@ -297,6 +314,7 @@ func (qs *queues) decideAll(q *queue, lease lock.Lease, takes []*waiter) {
 	defer qs.mu.Unlock()
 	q.deciding = nil
 	q.left, q.known = left[sku]
+	q.over = !q.known
 	for _, w := range takes {
 		q.queued -= w.units()
 		close(w.ready)
