@@ -51,8 +51,8 @@ func look(row ledger.StockRow, level stock.Level) (d difference, same bool) {
 }
 
 // compareNext looks a second time at the suspects that are due, and compares the
-// next page of stock rows. It returns the pace for the next step. An error would end the
-// round, so a second look that fails is only logged: it is taken again.
+// next page of stock rows. It returns the pace for the next step. An error would release the
+// job, so a second look that fails is only logged: it is taken again.
 func (r *Reconciler) compareNext(ctx context.Context) (pace, error) {
 	c := &r.comparison
 	c.mu.Lock()
