@@ -70,7 +70,7 @@ func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.
 	decisions := cutter.AllTaken(len(rs)) // at once, the COMMIT cuts every take or fails
 	if !atOnce {
 		if decisions, err = plan.Cut(ctx, tx); err == nil {
-			err = l.setTimes(rs)
+			_, err = l.begin(rs) // again: they may have waited for the rows
 		}
 		if err != nil {
 			tx.Rollback()
@@ -109,18 +109,6 @@ func (l *Ledger) endCommit(span tracing.Span, orders int, err error) {
 		span.Fail(cmp.Or(kindOf(err), "unavailable"))
 	}
 	span.End()
-}
-
-// setTimes sets the times of the orders to now.
-func (l *Ledger) setTimes(rs []*recording) error {
-	created, expires, err := l.times()
-	if err != nil {
-		return err
-	}
-	for _, r := range rs {
-		r.setTimes(created, expires)
-	}
-	return nil
 }
 
 func takesOf(rs []*recording) []stock.Take {

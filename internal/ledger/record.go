@@ -33,8 +33,9 @@ type recording struct {
 	left  bool // the caller does not wait any more
 }
 
-// begin is called before each transaction that may commit the order. It sets the order's
-// times. It reports false if the caller has left: then nothing may be committed.
+// begin is called before each transaction that may commit the order, and again once that has
+// locked the stock rows. It sets the order's times. It reports false if the caller has left:
+// then the order keeps its times, and a transaction that has not begun must not commit it.
 func (r *recording) begin(created, expires time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,15 +45,6 @@ func (r *recording) begin(created, expires time.Time) bool {
 	r.begun = true
 	r.order.RecordedAt(created, expires)
 	return true
-}
-
-// setTimes sets the order's times, unless the caller has left with those that it had.
-func (r *recording) setTimes(created, expires time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.left {
-		r.order.RecordedAt(created, expires)
-	}
 }
 
 // committedAs gives the order the times that the ledger has for it.
@@ -237,9 +229,9 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 	return nil
 }
 
-// begin sets the times of the orders to now, and returns the orders whose callers still
-// wait. The others take no part in the transaction, and need no outcome: leave has
-// answered their callers.
+// begin sets the times of the orders whose callers still wait to now, and returns these
+// orders. If the transaction has not begun, the others take no part in it, and need no
+// outcome: leave has answered their callers.
 func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 	created, expires, err := l.times()
 	if err != nil {
