@@ -44,7 +44,14 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recor
 	}
 	ctx, span := l.tracer.Start(ctx, "ledger.commit")
 	if span.Recorded() {
-		defer func() { l.endCommit(span, len(rs), err) }()
+		defer func() {
+			span.Text("db.system.name", l.db.Dialect().System())
+			span.Int("holdfast.group.orders", len(rs))
+			if err != nil {
+				span.Fail(cmp.Or(kindOf(err), "unavailable"))
+			}
+			span.End()
+		}()
 	}
 	ctx, cancel := context.WithTimeout(sqltx.WithOrders(ctx, len(rs)), transactionTimeout)
 	defer cancel()
@@ -99,16 +106,6 @@ func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.
 		return err
 	}
 	return fmt.Errorf("cutting, and inserting orders: %w", err)
-}
-
-// endCommit ends the span of a transaction of a group.
-func (l *Ledger) endCommit(span tracing.Span, orders int, err error) {
-	span.Text("db.system.name", l.db.Dialect().System())
-	span.Int("holdfast.group.orders", orders)
-	if err != nil {
-		span.Fail(cmp.Or(kindOf(err), "unavailable"))
-	}
-	span.End()
 }
 
 func takesOf(rs []*recording) []stock.Take {
