@@ -120,23 +120,6 @@ func (c *Counter) run(ctx context.Context, calls ...*call) error {
 	return errors.Join(errs...)
 }
 
-// answer runs a script that takes the SKU and numbers and returns one number.
-func (c *Counter) answer(ctx context.Context, s *script, keys []string, sku stock.SKU, numbers ...int64) (int64, error) {
-	args := []string{string(sku)}
-	for _, n := range numbers {
-		args = append(args, strconv.FormatInt(n, 10))
-	}
-	call := newCall(s, keys, args)
-	if err := c.run(ctx, call); err != nil {
-		return 0, err
-	}
-	answer := call.cmd.Val()
-	if len(answer) != 1 {
-		return 0, errAnswer
-	}
-	return answer[0], nil
-}
-
 var errAnswer = errors.New("the script's answer has the wrong length")
 
 // strings runs a script that returns at least one string. The client may run it
