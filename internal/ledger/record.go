@@ -120,7 +120,7 @@ func (l *Ledger) runGroup(rs []*recording) {
 	if len(rs) == 0 {
 		return
 	}
-	own := &slowGroup{skus: skusOf(rs)}
+	own := &slowGroup{skus: stock.SKUsOf(takesOf(rs)...)}
 	done := make(chan struct{})
 	l.groups.Go(func() {
 		defer close(done)
@@ -139,20 +139,6 @@ func (l *Ledger) runGroup(rs []*recording) {
 	if !l.slow.add(own) {
 		<-done
 	}
-}
-
-// skusOf returns the SKUs of the recordings, each once, in SKU order.
-func skusOf(rs []*recording) []stock.SKU {
-	var skus []stock.SKU
-	for _, r := range rs {
-		for _, line := range r.take.Lines {
-			if last := len(skus) - 1; last < 0 || skus[last] != line.SKU { // usually there is one hot SKU
-				skus = append(skus, line.SKU)
-			}
-		}
-	}
-	slices.Sort(skus)
-	return slices.Compact(skus)
 }
 
 // recordGroup gives every recording its outcome. One that is left without an answer
@@ -210,7 +196,7 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 				return err
 			}
 			if lockWaits++; lockWaits == maxLockWaits {
-				refuse(rs, fmt.Errorf("%w: the stock row of one of %v is locked by another transaction", stock.ErrBusy, skusOf(rs)))
+				refuse(rs, fmt.Errorf("%w: the stock row of one of %v is locked by another transaction", stock.ErrBusy, stock.SKUsOf(takesOf(rs)...)))
 				return nil
 			}
 		case sqltx.IsRetryable(err) || errors.Is(err, cutter.ErrConflict):
@@ -333,7 +319,7 @@ func refuse(rs []*recording, err error) {
 func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *slowGroup, cause error) (held []*recording, err error) {
 	asking, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	locked, _ := l.lockedRows(asking, skusOf(rs)) // none if it fails
+	locked, _ := l.lockedRows(asking, stock.SKUsOf(takesOf(rs)...)) // none if it fails
 	if len(locked) == 0 {
 		return rs, nil
 	}
