@@ -126,15 +126,8 @@ func collect(ctx context.Context, tx *sqltx.Tx, units map[stock.SKU]int64) error
 	if len(units) == 0 {
 		return nil
 	}
-	if _, err := tx.ExecAll(ctx, collecting(tx.Dialect(), units)...); err != nil {
-		return fmt.Errorf("taking parts back: %w", err)
-	}
-	return nil
-}
-
-// collecting returns the statements that move the units of parts to their stock rows.
-func collecting(d sqltx.Dialect, units map[stock.SKU]int64) []sqltx.Statement {
 	var (
+		d       = tx.Dialect()
 		skus    []stock.SKU
 		args    []any
 		negated = make(map[stock.SKU]int64, len(units))
@@ -145,10 +138,13 @@ func collecting(d sqltx.Dialect, units map[stock.SKU]int64) []sqltx.Statement {
 		negated[sku] = -n
 	}
 	slices.Sort(skus)
-	return []sqltx.Statement{
-		stockRows.countDown(d, skus, negated),
-		{SQL: d.Bind("DELETE FROM stock_parts WHERE sku IN (?" + strings.Repeat(",?", len(args)-1) + ")"), Args: args},
+	_, err := tx.ExecAll(ctx, stockRows.countDown(d, skus, negated), sqltx.Statement{
+		SQL: d.Bind("DELETE FROM stock_parts WHERE sku IN (?" + strings.Repeat(",?", len(args)-1) + ")"), Args: args,
+	})
+	if err != nil {
+		return fmt.Errorf("taking parts back: %w", err)
 	}
+	return nil
 }
 
 // lend returns the statements that leave the locked stock row r, without buyer limit, with
