@@ -50,6 +50,9 @@ type call[T any] struct {
 // each call in its value. weight returns the weight of a call; it may be nil.
 // Close stops the Batcher.
 func New[T any](limits Limits, weight func(T) int, run func([]T)) *Batcher[T] {
+	if weight == nil {
+		weight = func(T) int { return 0 }
+	}
 	b := &Batcher[T]{limits: limits, weight: weight, run: run, queue: make(chan call[T], limits.Queue)}
 	b.ready.New = func() any { return make(chan struct{}, 1) }
 	for range limits.Parallel {
@@ -130,7 +133,7 @@ func (b *Batcher[T]) work() {
 			}
 			calls = append(calls, c)
 		}
-		weight := b.weigh(calls[0].value)
+		weight := b.weight(calls[0].value)
 		// The first call wakes the worker ahead of other goroutines that are
 		// ready. Gosched lets those queue their calls first; otherwise the group
 		// would have a single call.
@@ -142,7 +145,7 @@ func (b *Batcher[T]) work() {
 				if !ok {
 					break gather
 				}
-				w := b.weigh(c.value)
+				w := b.weight(c.value)
 				if b.limits.Weight > 0 && weight+w > b.limits.Weight {
 					next, kept = c, true
 					break gather
@@ -165,12 +168,4 @@ func (b *Batcher[T]) work() {
 		clear(calls) // lets the callers' values be garbage collected
 		clear(values)
 	}
-}
-
-// weigh returns the weight of a call, or 0 without a weight function.
-func (b *Batcher[T]) weigh(value T) int {
-	if b.weight == nil {
-		return 0
-	}
-	return b.weight(value)
 }

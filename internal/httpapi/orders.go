@@ -43,7 +43,7 @@ func (a *api) placeOrder(c *gin.Context) {
 	body := answerOrder(&o)
 	h["Location"] = []string{"/orders/" + body.ID}
 	status := http.StatusCreated
-	if o.Queued() {
+	if o.Status == order.Queued {
 		status = http.StatusAccepted
 		h["Retry-After"] = []string{"1"}
 	}

@@ -44,7 +44,14 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recor
 	}
 	ctx, span := l.tracer.Start(ctx, "ledger.commit")
 	if span.Recorded() {
-		defer func() { l.endCommit(span, len(rs), err) }()
+		defer func() {
+			span.Text("db.system.name", l.db.Dialect().System())
+			span.Int("holdfast.group.orders", len(rs))
+			if err != nil {
+				span.Fail(cmp.Or(kindOf(err), "unavailable"))
+			}
+			span.End()
+		}()
 	}
 	ctx, cancel := context.WithTimeout(sqltx.WithOrders(ctx, len(rs)), transactionTimeout)
 	defer cancel()
@@ -70,7 +77,7 @@ func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.
 	decisions := cutter.AllTaken(len(rs)) // at once, the COMMIT cuts every take or fails
 	if !atOnce {
 		if decisions, err = plan.Cut(ctx, tx); err == nil {
-			err = l.setTimes(rs)
+			_, err = l.begin(rs) // again: they may have waited for the rows
 		}
 		if err != nil {
 			tx.Rollback()
@@ -99,28 +106,6 @@ func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.
 		return err
 	}
 	return fmt.Errorf("cutting, and inserting orders: %w", err)
-}
-
-// endCommit ends the span of a transaction of a group.
-func (l *Ledger) endCommit(span tracing.Span, orders int, err error) {
-	span.Text("db.system.name", l.db.Dialect().System())
-	span.Int("holdfast.group.orders", orders)
-	if err != nil {
-		span.Fail(cmp.Or(kindOf(err), "unavailable"))
-	}
-	span.End()
-}
-
-// setTimes sets the times of the orders to now.
-func (l *Ledger) setTimes(rs []*recording) error {
-	created, expires, err := l.times()
-	if err != nil {
-		return err
-	}
-	for _, r := range rs {
-		r.setTimes(created, expires)
-	}
-	return nil
 }
 
 func takesOf(rs []*recording) []stock.Take {

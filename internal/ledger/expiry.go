@@ -159,7 +159,8 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	if err != nil {
 		return e, err
 	}
-	skus := skusOfOrders(orders)
+	units, _ := unitsOf(slices.Collect(maps.Values(orders)))
+	skus := slices.Sorted(maps.Keys(units))
 	first := round.first(orders[ids[0]])
 	var (
 		rows     []StockRow  // of the orders
@@ -195,7 +196,7 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	if err != nil {
 		return e, err
 	}
-	units, _ := unitsOf(expired)
+	units, _ = unitsOf(expired)
 	e = Expiry{Expired: len(expired), SKUs: slices.Sorted(maps.Keys(units)), Returned: returned, Locked: time.Since(locked)}
 	gone := slices.DeleteFunc(slices.Clone(e.SKUs), func(sku stock.SKU) bool {
 		return slices.ContainsFunc(rows, func(row StockRow) bool { return row.SKU == sku })
@@ -217,12 +218,6 @@ func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
 		return &lockedRowError{sku[0], err.Error()}
 	}
 	return err
-}
-
-// skusOfOrders returns the SKUs of the orders, sorted.
-func skusOfOrders(orders map[uuid.UUID]*order.Order) []stock.SKU {
-	units, _ := unitsOf(slices.Collect(maps.Values(orders)))
-	return slices.Sorted(maps.Keys(units))
 }
 
 // isDue is the condition of a pending order whose time has passed by the database's

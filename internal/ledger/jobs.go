@@ -31,38 +31,32 @@ var (
 // ClaimJob claims the job for JobLease. ErrJobHeld: its lease has not run out, or
 // another instance claims it at the same time.
 func (l *Ledger) ClaimJob(ctx context.Context, name, holder string) (Job, error) {
-	j, err := l.claimJob(ctx, name, holder)
-	if err != nil {
-		return Job{}, fmt.Errorf("claiming the job %s: %w", name, err)
-	}
-	return j, nil
-}
-
-func (l *Ledger) claimJob(ctx context.Context, name, holder string) (Job, error) {
 	var (
 		d     = l.db.Dialect()
-		token int64
+		token int64 // of the last claim; 0: there was none
 		free  bool
 	)
 	err := l.db.QueryRow(ctx, []any{&token, &free}, "SELECT token, held_until <= "+d.Now()+" FROM jobs WHERE name = ?", name)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		_, err := l.db.Exec(ctx, "INSERT INTO jobs (name, holder, token, held_until) VALUES (?, ?, 1, "+d.After(JobLease)+")", name, holder)
+		_, err = l.db.Exec(ctx, "INSERT INTO jobs (name, holder, token, held_until) VALUES (?, ?, 1, "+d.After(JobLease)+")", name, holder)
 		if sqltx.IsDuplicate(err) {
 			err = ErrJobHeld
 		}
-		return Job{name, holder, 1}, err
-	case err != nil:
-		return Job{}, err
-	case !free:
-		return Job{}, ErrJobHeld
-	}
-	claimed, err := l.db.Exec(ctx, "UPDATE jobs SET holder = ?, token = token + 1, held_until = "+d.After(JobLease)+
-		" WHERE name = ? AND token = ? AND held_until <= "+d.Now(), holder, name, token)
-	if err == nil && claimed == 0 {
+	case err == nil && !free:
 		err = ErrJobHeld
+	case err == nil:
+		var claimed int64
+		claimed, err = l.db.Exec(ctx, "UPDATE jobs SET holder = ?, token = token + 1, held_until = "+d.After(JobLease)+
+			" WHERE name = ? AND token = ? AND held_until <= "+d.Now(), holder, name, token)
+		if err == nil && claimed == 0 {
+			err = ErrJobHeld
+		}
 	}
-	return Job{name, holder, token + 1}, err
+	if err != nil {
+		return Job{}, fmt.Errorf("claiming the job %s: %w", name, err)
+	}
+	return Job{name, holder, token + 1}, nil
 }
 
 // Jobs reads the jobs that are held, sorted by name.

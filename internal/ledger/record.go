@@ -33,8 +33,9 @@ type recording struct {
 	left  bool // the caller does not wait any more
 }
 
-// begin is called before each transaction that may commit the order. It sets the order's
-// times. It reports false if the caller has left: then nothing may be committed.
+// begin is called before each transaction that may commit the order, and again once that has
+// locked the stock rows. It sets the order's times. It reports false if the caller has left:
+// then the order keeps its times, and a transaction that has not begun must not commit it.
 func (r *recording) begin(created, expires time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,15 +45,6 @@ func (r *recording) begin(created, expires time.Time) bool {
 	r.begun = true
 	r.order.RecordedAt(created, expires)
 	return true
-}
-
-// setTimes sets the order's times, unless the caller has left with those that it had.
-func (r *recording) setTimes(created, expires time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.left {
-		r.order.RecordedAt(created, expires)
-	}
 }
 
 // committedAs gives the order the times that the ledger has for it.
@@ -128,7 +120,7 @@ func (l *Ledger) runGroup(rs []*recording) {
 	if len(rs) == 0 {
 		return
 	}
-	own := &slowGroup{skus: skusOf(rs)}
+	own := &slowGroup{skus: stock.SKUsOf(takesOf(rs)...)}
 	done := make(chan struct{})
 	l.groups.Go(func() {
 		defer close(done)
@@ -147,20 +139,6 @@ func (l *Ledger) runGroup(rs []*recording) {
 	if !l.slow.add(own) {
 		<-done
 	}
-}
-
-// skusOf returns the SKUs of the recordings, each once, in SKU order.
-func skusOf(rs []*recording) []stock.SKU {
-	var skus []stock.SKU
-	for _, r := range rs {
-		for _, line := range r.take.Lines {
-			if last := len(skus) - 1; last < 0 || skus[last] != line.SKU { // usually there is one hot SKU
-				skus = append(skus, line.SKU)
-			}
-		}
-	}
-	slices.Sort(skus)
-	return slices.Compact(skus)
 }
 
 // recordGroup gives every recording its outcome. One that is left without an answer
@@ -218,7 +196,7 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 				return err
 			}
 			if lockWaits++; lockWaits == maxLockWaits {
-				refuse(rs, fmt.Errorf("%w: the stock row of one of %v is locked by another transaction", stock.ErrBusy, skusOf(rs)))
+				refuse(rs, fmt.Errorf("%w: the stock row of one of %v is locked by another transaction", stock.ErrBusy, stock.SKUsOf(takesOf(rs)...)))
 				return nil
 			}
 		case sqltx.IsRetryable(err) || errors.Is(err, cutter.ErrConflict):
@@ -237,9 +215,9 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 	return nil
 }
 
-// begin sets the times of the orders to now, and returns the orders whose callers still
-// wait. The others take no part in the transaction, and need no outcome: leave has
-// answered their callers.
+// begin sets the times of the orders whose callers still wait to now, and returns these
+// orders. If the transaction has not begun, the others take no part in it, and need no
+// outcome: leave has answered their callers.
 func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 	created, expires, err := l.times()
 	if err != nil {
@@ -341,7 +319,7 @@ func refuse(rs []*recording, err error) {
 func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *slowGroup, cause error) (held []*recording, err error) {
 	asking, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	locked, _ := l.lockedRows(asking, skusOf(rs)) // none if it fails
+	locked, _ := l.lockedRows(asking, stock.SKUsOf(takesOf(rs)...)) // none if it fails
 	if len(locked) == 0 {
 		return rs, nil
 	}

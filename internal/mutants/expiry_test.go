@@ -50,7 +50,7 @@ var expiry = []mutant{
 	{"an order expires without its history", expire, "\" FROM orders\" + in), Args: due,", "\" FROM orders\" + in + \" AND 1 = 0\"), Args: due,", "internal/ledger TestExpire/SQLite"},
 	{"a job that ends is not released", jobRunner, "\t\tj.release(ctx, held)\n", "", "internal/reconcile TestJobHandover"},
 	{"a holder that cannot renew goes on", jobRunner, "time.Since(last) < ledger.JobLease;", "time.Since(last) < time.Hour;", "internal/reconcile TestJobHandover"},
-	{"a job is not renewed", jobRunner, "return j.ledger.RenewJob(ctx, held)", "return nil", "internal/reconcile TestJobHandover"},
+	{"a job is not renewed", jobRunner, "err := j.ledger.RenewJob(renewing, held)", "err, _ := error(nil), renewing", "internal/reconcile TestJobHandover"},
 	{"a superseded instance keeps its jobs", jobRunner, "for working.Err() == nil && !j.barred.Load() {", "for working.Err() == nil {", "internal/reconcile TestJobHandover"},
 	{"expired units stay away from the gate", expiryLoop, "e.BringToGate(ctx, done.Returned...)", "", "internal/reconcile TestExpiryStep"},
 	{"expiry leaves no time to orders", expiryLoop, "min((expiryShare-1)*time.Since(start), expiryPause)", "min(0*time.Since(start), expiryPause)", "internal/reconcile TestExpiryStep"},

@@ -173,7 +173,7 @@ var placing = []mutant{
 	{"a later slow group takes a SKU from an earlier one", slowGroups, "if ls.of[sku] == nil {", "if true {", "internal/ledger TestSlowGroupsKeepTheirSKUs"},
 	{"a later slow group's end frees an earlier one's SKU", slowGroups, "if ls.of[sku] == g && released(sku) {", "if released(sku) {", "internal/ledger TestSlowGroupsKeepTheirSKUs"},
 	{"the time of an order begins before its turn", record, "r.begun = true\n\tr.order.RecordedAt(created, expires)", "r.begun = true", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
-	{"the time of an order begins before it has its rows", groupCommit, "r.setTimes(created, expires)", "_, _, _ = r, created, expires", "internal/ledger TestRecord_TimesAfterALockWait/MariaDB"},
+	{"the time of an order begins before it has its rows", groupCommit, "_, err = l.begin(rs) //", "_ = err //", "internal/ledger TestRecord_TimesAfterALockWait/MariaDB"},
 	{"transactions take no time", groupCommit, "l.metrics.transaction, time.Since(begun)", "l.metrics.transaction, 0*time.Since(begun)", "internal/ledger TestTransactionIsMeasured/SQLite"},
 	{"a short payment window passes in a lock wait", groupCommit, "plan.GroupCut != nil && l.mayWait &&", "plan.GroupCut != nil &&", "internal/ledger TestRecord_TimesAfterALockWait/PostgreSQL"},
 	{"an order is committed although its caller has given up", record, "if r.left {\n\t\treturn false", "if false {\n\t\treturn false", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},

@@ -122,6 +122,3 @@ func hashOf(take uuid.UUID) [8]byte {
 	hash := uuid.NewHash(sha256.New(), take, nil, 8)
 	return [8]byte(hash[:8])
 }
-
-// Queued reports whether the order was accepted, and is not in the ledger yet.
-func (o *Order) Queued() bool { return o.Status == Queued }

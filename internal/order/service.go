@@ -1,6 +1,7 @@
 package order
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,7 +151,7 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 		if err := ctx.Err(); err != nil {
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, errors.Join(err, last)))
 		}
-		if err := s.sellable(ctx, r.Lines); err != nil {
+		if err := cmp.Or(s.reconciler.Usable(ctx), s.refusals.refuse(r.Lines)); err != nil {
 			return s.refused(ctx, r, voids, err)
 		}
 		asked := time.Now()
@@ -185,14 +186,6 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 		}
 	}
 	return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, last))
-}
-
-// sellable returns why the lines cannot be sold now, as far as this instance knows.
-func (s *Service) sellable(ctx context.Context, lines []stock.Line) error {
-	if err := s.reconciler.Usable(ctx); err != nil {
-		return err
-	}
-	return s.refusals.refuse(lines)
 }
 
 // errVoided: a void order has the ID that the key led to.

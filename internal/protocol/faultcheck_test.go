@@ -113,7 +113,7 @@ func (e evidence) checkAccepted() error {
 // is negative, need not be live: it was queued, and then refused or lost.
 func (e evidence) mayBeGone(a exchange, i int) bool {
 	refused := i >= 0 && e.records[i].status == order.TurnedDown
-	return a.order.Queued() && (refused || e.queueLost && (i < 0 || !e.records[i].live()))
+	return a.order.Status == order.Queued && (refused || e.queueLost && (i < 0 || !e.records[i].live()))
 }
 
 // checkFresh checks that a key gets at most one answer with a new order. A queued order
@@ -122,7 +122,7 @@ func (e evidence) checkFresh() error {
 	var errs []error
 	fresh := make(map[string]int)
 	for _, a := range e.answers {
-		if a.err == nil && !a.replayed && !a.order.Queued() {
+		if a.err == nil && !a.replayed && a.order.Status != order.Queued {
 			fresh[a.Buyer]++
 		}
 	}
@@ -143,7 +143,7 @@ func (e evidence) checkReplays() error {
 			continue
 		}
 		earlier := func(b exchange) bool {
-			return b.Buyer == a.Buyer && b.err == nil && b.answered.Before(a.sent) && b.order.ID == a.order.ID && !(b.order.Queued() && e.queueLost)
+			return b.Buyer == a.Buyer && b.err == nil && b.answered.Before(a.sent) && b.order.ID == a.order.ID && (b.order.Status != order.Queued || !e.queueLost)
 		}
 		if slices.ContainsFunc(e.answers, earlier) {
 			errs = append(errs, fmt.Errorf("%s was answered with order %s, and then with the same one as a new order", a.Buyer, a.order.ID))

@@ -230,17 +230,6 @@ func (g *generations) supersede(owner ledger.Owner) error {
 	return fmt.Errorf("%w: %q", stock.ErrSuperseded, owner.Layout)
 }
 
-// usable returns why nothing can be cut now, after trying to mend it.
-func (g *generations) usable(ctx context.Context) error {
-	switch {
-	case g.superseded.Load():
-		return stock.ErrSuperseded
-	case g.demanded():
-		return g.follow(ctx, g.current())
-	}
-	return nil
-}
-
 // follow moves the instance to a later generation than the one given, which cannot
 // be used: to the ledger's if that is later, otherwise to a new one. If the scripts
 // of the current generation turn out to be loaded, it stays in use. Concurrent

@@ -86,7 +86,7 @@ func TestRaiseDuringACheck(t *testing.T) {
 		generation := l.Generation()
 		l.afterBeat = func() {
 			r.StoreChanged()
-			if err := r.generations.usable(t.Context()); err != nil {
+			if err := r.Usable(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}
@@ -138,7 +138,7 @@ func TestStoreChangesDuringARaise(t *testing.T) {
 					}
 				}
 				for _, raises := range []stock.Generation{1, 2, 2} {
-					if err := r.generations.usable(t.Context()); err != nil {
+					if err := r.Usable(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 					if now := l.Generation(); now != generation+raises {

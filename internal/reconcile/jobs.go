@@ -60,7 +60,9 @@ func newHolder() string {
 func (j *jobs) run(ctx context.Context, name string, do step, ended func()) {
 	for ctx.Err() == nil {
 		if !j.barred.Load() {
-			held, err := j.claim(ctx, name)
+			claiming, cancel := context.WithTimeout(ctx, jobCallTimeout)
+			held, err := j.ledger.ClaimJob(claiming, name, j.holder)
+			cancel()
 			switch {
 			case err == nil:
 				j.work(ctx, held, do)
@@ -73,12 +75,6 @@ func (j *jobs) run(ctx context.Context, name string, do step, ended func()) {
 		}
 		_ = retry.Sleep(ctx, claimPause+rand.N(claimPause/4))
 	}
-}
-
-func (j *jobs) claim(ctx context.Context, name string) (ledger.Job, error) {
-	ctx, cancel := context.WithTimeout(ctx, jobCallTimeout)
-	defer cancel()
-	return j.ledger.ClaimJob(ctx, name, j.holder)
 }
 
 // work takes steps while this instance holds the job, and then releases the job.
@@ -118,7 +114,10 @@ func (j *jobs) keepRenewing(ctx context.Context, held ledger.Job) {
 		if retry.Sleep(ctx, renewPause) != nil {
 			return
 		}
-		switch err := j.renew(ctx, held); {
+		renewing, cancel := context.WithTimeout(ctx, jobCallTimeout)
+		err := j.ledger.RenewJob(renewing, held)
+		cancel()
+		switch {
 		case err == nil:
 			last = time.Now()
 		case errors.Is(err, ledger.ErrJobLost):
@@ -128,12 +127,6 @@ func (j *jobs) keepRenewing(ctx context.Context, held ledger.Job) {
 			j.log.Warn("renewing a job failed and will be retried", "job", held.Name, "error", err)
 		}
 	}
-}
-
-func (j *jobs) renew(ctx context.Context, held ledger.Job) error {
-	ctx, cancel := context.WithTimeout(ctx, jobCallTimeout)
-	defer cancel()
-	return j.ledger.RenewJob(ctx, held)
 }
 
 // release releases the job, so that another instance need not wait for the end of

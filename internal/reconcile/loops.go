@@ -28,7 +28,7 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
-	if err := r.generations.usable(ctx); err != nil {
+	if err := r.Usable(ctx); err != nil {
 		if errors.Is(err, stock.ErrSuperseded) { // other instances mend the stock
 			return nil
 		}
@@ -136,7 +136,7 @@ func (r *Reconciler) try(ctx context.Context, do loopStep) (pause time.Duration,
 	start, next := time.Now(), afterRound
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
-	if err = r.generations.usable(ctx); err == nil {
+	if err = r.Usable(ctx); err == nil {
 		next, err = do(ctx)
 	}
 	if errors.Is(err, stock.ErrSuperseded) {

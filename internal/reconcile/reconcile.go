@@ -220,7 +220,15 @@ func (r *Reconciler) StoreChanged() { r.generations.demandNext() }
 
 // Usable returns why nothing can be cut now, after trying to mend it. nil: orders
 // can be placed. stock.ErrSuperseded: another layout has taken over the stock.
-func (r *Reconciler) Usable(ctx context.Context) error { return r.generations.usable(ctx) }
+func (r *Reconciler) Usable(ctx context.Context) error {
+	switch g := r.generations; {
+	case g.superseded.Load():
+		return stock.ErrSuperseded
+	case g.demanded():
+		return g.follow(ctx, g.current())
+	}
+	return nil
+}
 
 // Close settles the queued takes, and removes the queued additions from the outbox.
 // Call it when no other call is under way.

@@ -32,24 +32,30 @@ type openTake struct {
 	unknown bool // it may be committed; if not, it must be given back
 }
 
-// FinishTake ends the take at the gate according to its outcome in the ledger: a
-// committed take is settled, a refused one is given back. If the outcome is
-// unknown, FinishTake resolves it first. If the ledger does not answer, the outcome stays
-// unknown, and Run ends the take later. FinishTake returns the final outcome.
+// FinishTake ends the take at the gate, if there is one, according to its outcome in the
+// ledger: a committed take is settled in a group, for which FinishTake does not wait, and a
+// refused one is given back. If the outcome is unknown, FinishTake resolves it first. If the
+// ledger does not answer, the outcome stays unknown, and Run ends the take later. FinishTake
+// returns the final outcome.
 //
 // ctx bounds only the wait for the outcome; compensation continues after it ends.
 func (r *Reconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
 	if out.Unknown() {
 		out = r.resolve(ctx, t, out)
 	}
+	if r.counter == nil {
+		return out
+	}
 	switch {
 	case out.Unknown():
 		r.leaveOpen(openTake{t, true})
 	case out.Committed():
-		r.settle(t)
+		if r.settles.Send(t) != nil { // too many wait, or the Reconciler is closed
+			r.settleNow(t)
+		}
 	default:
 		r.GiveBack(ctx, t)
-		if r.counter != nil && errors.Is(out.Reason(), stock.ErrSoldOut) { // a duplicate has no reason
+		if errors.Is(out.Reason(), stock.ErrSoldOut) { // a duplicate has no reason
 			r.metrics.guardRefusals.Inc()
 			r.refillAfterGuardRefusal(ctx, t, out.Reason())
 		}
@@ -69,16 +75,6 @@ func (r *Reconciler) resolve(ctx context.Context, t stock.Take, out order.Outcom
 		return order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, out.Reason()))
 	}
 	return resolved
-}
-
-// settle settles the take in a group, without waiting for it.
-func (r *Reconciler) settle(t stock.Take) {
-	if r.counter == nil {
-		return
-	}
-	if err := r.settles.Send(t); err != nil {
-		r.settleNow(t)
-	}
 }
 
 // settleNow settles the takes. If it fails, recovery does.
@@ -108,9 +104,6 @@ func (r *Reconciler) GiveBack(ctx context.Context, t stock.Take) bool {
 
 // leaveOpen queues the take for Run. If the queue is full, recovery ends it.
 func (r *Reconciler) leaveOpen(t openTake) {
-	if r.counter == nil {
-		return
-	}
 	select {
 	case r.open <- t:
 	default:

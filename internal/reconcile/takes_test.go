@@ -273,7 +273,7 @@ func TestSettles(t *testing.T) {
 			for range n {
 				taken := takeOf("a", 1)
 				want = append(want, taken.TakeID)
-				r.settle(taken)
+				r.FinishTake(t.Context(), taken, order.Committed())
 			}
 		}
 		start := time.Now()

@@ -58,7 +58,9 @@ func SKUsOf(takes ...Take) []SKU {
 	skus := make([]SKU, 0, len(takes))
 	for _, t := range takes {
 		for _, line := range t.Lines {
-			skus = append(skus, line.SKU)
+			if last := len(skus) - 1; last < 0 || skus[last] != line.SKU { // usually there is one hot SKU
+				skus = append(skus, line.SKU)
+			}
 		}
 	}
 	slices.Sort(skus)

@@ -35,7 +35,7 @@ func InParts(d sqltx.Dialect) string {
 // rows, and deletes them. tx must have locked the stock rows. It returns the units that each
 // stock row got. SKUs that had no parts are not among them.
 func Collect(ctx context.Context, tx *sqltx.Tx, skus ...stock.SKU) (map[stock.SKU]int64, error) {
-	units, err := lockParts(ctx, tx, skus, tx.Dialect().RowLock())
+	units, err := lockParts(ctx, tx, skus)
 	if err != nil {
 		return nil, err
 	}
@@ -45,41 +45,6 @@ func Collect(ctx context.Context, tx *sqltx.Tx, skus ...stock.SKU) (map[stock.SK
 // CollectFree is Collect for those of the SKUs of which no other transaction holds a part
 // locked. It waits for none. busy has the others.
 func CollectFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units map[stock.SKU]int64, busy []stock.SKU, err error) {
-	units, locked, err := lockFreeParts(ctx, tx, skus)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, sku := range locked {
-		delete(units, sku)
-	}
-	return units, locked, collect(ctx, tx, units)
-}
-
-// lockParts locks the parts of the SKUs, and adds their units to those of the stock rows,
-// which must be locked.
-func (rs rows) lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) error {
-	parts, err := lockParts(ctx, tx, skus, tx.Dialect().RowLock())
-	for sku, r := range rs {
-		r.available += parts[sku]
-	}
-	return err
-}
-
-// lockParts locks the parts of the SKUs and returns the units in them, by SKU. SKUs without
-// parts are not among them. tx must have locked the stock rows, so no part is added or
-// taken back until it ends. rowLock is as for readSKUs.
-func lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, rowLock string) (map[stock.SKU]int64, error) {
-	units := make(map[stock.SKU]int64)
-	err := eachPart(ctx, tx, skus, rowLock, func(sku stock.SKU, _ int, available int64) { units[sku] += available })
-	if err != nil {
-		return nil, fmt.Errorf("locking parts: %w", err)
-	}
-	return units, nil
-}
-
-// lockFreeParts is lockParts without those parts that other transactions hold locked. It
-// returns their SKUs too.
-func lockFreeParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units map[stock.SKU]int64, busy []stock.SKU, err error) {
 	type part struct {
 		sku    stock.SKU
 		number int
@@ -100,7 +65,32 @@ func lockFreeParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units m
 	if err != nil {
 		return nil, nil, fmt.Errorf("locking parts: %w", err)
 	}
-	return units, busy, nil
+	for _, sku := range busy {
+		delete(units, sku)
+	}
+	return units, busy, collect(ctx, tx, units)
+}
+
+// lockParts locks the parts of the SKUs, and adds their units to those of the stock rows,
+// which must be locked.
+func (rs rows) lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) error {
+	parts, err := lockParts(ctx, tx, skus)
+	for sku, r := range rs {
+		r.available += parts[sku]
+	}
+	return err
+}
+
+// lockParts locks the parts of the SKUs and returns the units in them, by SKU. SKUs without
+// parts are not among them. tx must have locked the stock rows, so no part is added or
+// taken back until it ends.
+func lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (map[stock.SKU]int64, error) {
+	units := make(map[stock.SKU]int64)
+	err := eachPart(ctx, tx, skus, tx.Dialect().RowLock(), func(sku stock.SKU, _ int, available int64) { units[sku] += available })
+	if err != nil {
+		return nil, fmt.Errorf("locking parts: %w", err)
+	}
+	return units, nil
 }
 
 // eachPart calls do for each part of the SKUs, by SKU and number. rowLock is the clause that
@@ -126,15 +116,8 @@ func collect(ctx context.Context, tx *sqltx.Tx, units map[stock.SKU]int64) error
 	if len(units) == 0 {
 		return nil
 	}
-	if _, err := tx.ExecAll(ctx, collecting(tx.Dialect(), units)...); err != nil {
-		return fmt.Errorf("taking parts back: %w", err)
-	}
-	return nil
-}
-
-// collecting returns the statements that move the units of parts to their stock rows.
-func collecting(d sqltx.Dialect, units map[stock.SKU]int64) []sqltx.Statement {
 	var (
+		d       = tx.Dialect()
 		skus    []stock.SKU
 		args    []any
 		negated = make(map[stock.SKU]int64, len(units))
@@ -145,10 +128,13 @@ func collecting(d sqltx.Dialect, units map[stock.SKU]int64) []sqltx.Statement {
 		negated[sku] = -n
 	}
 	slices.Sort(skus)
-	return []sqltx.Statement{
-		stockRows.countDown(d, skus, negated),
-		{SQL: d.Bind("DELETE FROM stock_parts WHERE sku IN (?" + strings.Repeat(",?", len(args)-1) + ")"), Args: args},
+	_, err := tx.ExecAll(ctx, stockRows.countDown(d, skus, negated), sqltx.Statement{
+		SQL: d.Bind("DELETE FROM stock_parts WHERE sku IN (?" + strings.Repeat(",?", len(args)-1) + ")"), Args: args,
+	})
+	if err != nil {
+		return fmt.Errorf("taking parts back: %w", err)
 	}
+	return nil
 }
 
 // lend returns the statements that leave the locked stock row r, without buyer limit, with

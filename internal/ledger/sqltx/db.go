@@ -258,16 +258,13 @@ func (db *DB) Transact(ctx context.Context, do func(tx *Tx) error) error {
 	return tx.Commit()
 }
 
-// heads shortens statements for the log: their values are left out.
-func heads(statements []Statement) string {
-	heads := make([]string, len(statements))
-	for i, s := range statements {
-		heads[i], _, _ = strings.Cut(s.SQL, " VALUES ")
-	}
-	return strings.Join(heads, "; ")
-}
-
-// trace logs the statements if they were slow.
+// trace logs the statements without their values if they were slow.
 func (r runner) trace(ctx context.Context, start time.Time, statements []Statement, err error) {
-	r.gorm.Logger.Trace(ctx, start, func() (string, int64) { return heads(statements), -1 }, err)
+	r.gorm.Logger.Trace(ctx, start, func() (string, int64) {
+		heads := make([]string, len(statements))
+		for i, s := range statements {
+			heads[i], _, _ = strings.Cut(s.SQL, " VALUES ")
+		}
+		return strings.Join(heads, "; "), -1
+	}, err)
 }

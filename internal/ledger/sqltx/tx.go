@@ -51,7 +51,7 @@ func PostgresPool(connections *sql.DB) gorm.ConnPool {
 // The pool discards a connection whose COMMIT was answered BUSY, because its
 // transaction is still open; package sql would use the connection again.
 func SQLitePool(connections *sql.DB, lock string) gorm.ConnPool {
-	return pool{DB: connections, exec: execSQLite, begin: "BEGIN " + lock}
+	return pool{DB: connections, exec: execApart[*sql.Conn], begin: "BEGIN " + lock}
 }
 
 // execFunc sends statements in one round trip, and returns how many rows each
@@ -270,7 +270,7 @@ type execer interface {
 }
 
 // execApart sends the statements one after the other.
-func execApart(ctx context.Context, conn execer, statements []Statement) (affected []int64, err error) {
+func execApart[E execer](ctx context.Context, conn E, statements []Statement) (affected []int64, err error) {
 	for _, s := range statements {
 		result, err := conn.ExecContext(ctx, s.SQL, s.Args...)
 		if err != nil {
@@ -328,10 +328,6 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 		return cmp.Or(answers.Close(), session.warning(statements[len(statements)-1].SQL == "COMMIT"))
 	})
 	return affected, err
-}
-
-func execSQLite(ctx context.Context, conn *sql.Conn, statements []Statement) ([]int64, error) {
-	return execApart(ctx, conn, statements)
 }
 
 // queryMySQL sends both as one text.

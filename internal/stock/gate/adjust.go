@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -40,15 +41,23 @@ func (c *Counter) adjust(ctx context.Context, tokens tokenSet, change stock.Chan
 	if err != nil {
 		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, err)
 	}
-	answer, err := c.answer(ctx, &c.scripts().adjust, []string{c.keys(change.SKU).count}, change.SKU, change.Epoch, change.Number, change.Delta, token)
-	switch {
-	case err != nil:
+	args := []string{string(change.SKU)}
+	for _, n := range []int64{change.Epoch, change.Number, change.Delta, token} {
+		args = append(args, strconv.FormatInt(n, 10))
+	}
+	call := newCall(&c.scripts().adjust, []string{c.keys(change.SKU).count}, args)
+	if err = c.run(ctx, call); err == nil && len(call.cmd.Val()) != 1 {
+		err = errAnswer
+	}
+	if err != nil {
 		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, err)
-	case answer == adjustGap:
+	}
+	switch call.cmd.Val()[0] {
+	case adjustGap:
 		return stock.Refuse(change.SKU, stock.ErrChangeGap)
-	case answer == adjustNotFilled:
+	case adjustNotFilled:
 		return stock.Refuse(change.SKU, stock.ErrNotFilled)
-	case answer == adjustFenced:
+	case adjustFenced:
 		return fmt.Errorf("adjusting SKU %s: %w", change.SKU, fenced(change.SKU))
 	}
 	return nil

@@ -35,20 +35,16 @@ func ScriptName(cmd redis.Cmder) string {
 	return c.script
 }
 
-// call is one run of a script that returns numbers.
+// call is one run of a script.
 type call struct {
 	script *script
-	args   []any // of EVALSHA
-	cmd    *redis.IntSliceCmd
+	args   []any              // of EVALSHA
+	cmd    *redis.IntSliceCmd // if the script returns numbers
 }
 
-func newCall(s *script, keys, args []string) *call {
-	return &call{script: s, args: arguments(s, keys, args)}
-}
-
-// arguments returns the arguments of EVALSHA. It passes pointers into keys and
+// newCall returns a call of the script. The arguments of EVALSHA are pointers into keys and
 // args, because a string in an interface would be an allocation.
-func arguments(s *script, keys, args []string) []any {
+func newCall(s *script, keys, args []string) *call {
 	list := make([]any, 0, 3+len(keys)+len(args))
 	list = append(list, "evalsha", s.sha, len(keys))
 	for i := range keys {
@@ -57,7 +53,7 @@ func arguments(s *script, keys, args []string) []any {
 	for i := range args {
 		list = append(list, &args[i])
 	}
-	return list
+	return &call{script: s, args: list}
 }
 
 // prepare returns the command. The command names the script and never has its
@@ -124,29 +120,12 @@ func (c *Counter) run(ctx context.Context, calls ...*call) error {
 	return errors.Join(errs...)
 }
 
-// answer runs a script that takes the SKU and numbers and returns one number.
-func (c *Counter) answer(ctx context.Context, s *script, keys []string, sku stock.SKU, numbers ...int64) (int64, error) {
-	args := []string{string(sku)}
-	for _, n := range numbers {
-		args = append(args, strconv.FormatInt(n, 10))
-	}
-	call := newCall(s, keys, args)
-	if err := c.run(ctx, call); err != nil {
-		return 0, err
-	}
-	answer := call.cmd.Val()
-	if len(answer) != 1 {
-		return 0, errAnswer
-	}
-	return answer[0], nil
-}
-
 var errAnswer = errors.New("the script's answer has the wrong length")
 
 // strings runs a script that returns at least one string. The client may run it
 // twice, so it must be safe to repeat.
 func (c *Counter) strings(ctx context.Context, s *script, keys []string, args ...string) ([]string, error) {
-	cmd := redis.NewStringSliceCmd(ctx, arguments(s, keys, args)...)
+	cmd := redis.NewStringSliceCmd(ctx, newCall(s, keys, args).args...)
 	if err := c.client.Process(ctx, command{Cmder: cmd, script: s.name, repeatable: true}); err != nil {
 		return nil, proven(err)
 	}

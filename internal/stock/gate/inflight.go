@@ -28,27 +28,22 @@ const scanRecords, scanKeys = 500, 1000
 // all records in bounded steps, and may miss or list a take that begins or ends meanwhile.
 // Beside an error, the list has what could be read.
 func (c *Counter) InFlight(ctx context.Context, limit int, skus ...stock.SKU) ([]stock.Take, error) {
-	takes, err := c.listTakes(ctx, limit, c.layout.segmentsOf(skus...))
-	c.layout.undivide(takes)
-	return takes, err
-}
-
-// listTakes is InFlight for the records of SKUs or segments.
-func (c *Counter) listTakes(ctx context.Context, limit int, skus []stock.SKU) ([]stock.Take, error) {
-	wanted := make(map[stock.SKU]bool, len(skus))
-	for _, sku := range skus {
-		wanted[sku] = true
+	names := c.layout.segmentsOf(skus...)
+	wanted := make(map[stock.SKU]bool, len(names))
+	for _, name := range names {
+		wanted[name] = true
 	}
 	listing := &listing{queued: true, limit: limit, wanted: wanted, at: make(map[takeID]int)}
 	if !c.cluster {
-		skus = skus[:min(1, len(skus))] // all SKUs share the keys
+		names = names[:min(1, len(names))] // all SKUs share the keys
 	}
 	var errs []error
-	for _, sku := range skus {
-		if err := c.scan(ctx, c.keys(sku), listing); err != nil {
+	for _, name := range names {
+		if err := c.scan(ctx, c.keys(name), listing); err != nil {
 			errs = append(errs, fmt.Errorf("listing takes in flight: %w", err))
 		}
 	}
+	c.layout.undivide(listing.takes)
 	return listing.takes, errors.Join(errs...)
 }
 
