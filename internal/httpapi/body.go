@@ -213,6 +213,23 @@ func validHour(o optional[time.Time]) bool {
 	return year >= 1970 && year <= 9999
 }
 
+// strictJSON is a gin binding. Unlike gin's own for JSON, it refuses unknown and
+// repeated fields, names in another case, a second value, invalid UTF-8 and more than
+// maxBody bytes.
+type strictJSON struct{ validate *validator.Validate }
+
+// Name implements binding.Binding.
+func (strictJSON) Name() string { return "json" }
+
+// Bind implements binding.Binding.
+func (s strictJSON) Bind(r *http.Request, body any) error {
+	data, err := readAll(r)
+	if err != nil {
+		return err
+	}
+	return s.BindBody(data, body)
+}
+
 // readAll reads a whole body of at most maxBody bytes. The length is known unless the
 // body comes in chunks.
 func readAll(r *http.Request) ([]byte, error) {
@@ -227,10 +244,8 @@ func readAll(r *http.Request) ([]byte, error) {
 	return data, err
 }
 
-// decode decodes data into body, and checks it by the rules of validate. Unlike gin's own
-// binding for JSON, it refuses unknown and repeated fields, names in another case, a second
-// value and invalid UTF-8.
-func decode(validate *validator.Validate, data []byte, body any) error {
+// BindBody implements binding.BindingBody.
+func (s strictJSON) BindBody(data []byte, body any) error {
 	if _, empty := body.(*emptyBody); empty && len(data) == 0 {
 		return nil
 	}
@@ -242,16 +257,13 @@ func decode(validate *validator.Validate, data []byte, body any) error {
 		// Unmarshal stops at the first bad field. What follows may not be JSON.
 		return errors.Join(json.Unmarshal(data, new(jsontext.Value), jsontext.AllowDuplicateNames(true)), err)
 	}
-	return validate.Struct(body)
+	return s.validate.Struct(body)
 }
 
 // bind reads the body of a request. If it returns false, it has answered the request
 // with the problem.
 func (a *api) bind(c *gin.Context, body any) bool {
-	data, err := readAll(c.Request)
-	if err == nil {
-		err = decode(a.validate, data, body)
-	}
+	err := c.ShouldBindWith(body, a.binding)
 	if err == nil {
 		_ = c.Request.Body.Close() // package http need not look for a rest of it
 		return true
@@ -264,7 +276,7 @@ func (a *api) bind(c *gin.Context, body any) bool {
 	return false
 }
 
-// bodyProblem returns the problem that answers an error of readAll or decode.
+// bodyProblem returns the problem that answers an error of strictJSON.
 func bodyProblem(err error) (p problem, detail string, bad []fieldError) {
 	if fields, ok := errors.AsType[validator.ValidationErrors](err); ok {
 		for _, f := range fields {

@@ -16,7 +16,7 @@ import (
 
 // bindBody binds a body as the handlers do. whole reports that it is one JSON value.
 func bindBody(data []byte, body any) (whole bool, bad []fieldError) {
-	err := decode(newValidator(), data, body)
+	err := strictJSON{newValidator()}.BindBody(data, body)
 	if err == nil {
 		return true, nil
 	}

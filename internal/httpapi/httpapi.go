@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/go-playground/validator/v10"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -149,9 +148,9 @@ type api struct {
 	limits     *ratelimit.Limiter[client] // nil without a RateLimit
 	origins    http.CrossOriginProtection
 	strategies strategiesAnswer
-	validate   *validator.Validate // of bodies
-	requests   *requests           // nil on the operators' listener
-	deadlines  deadlines           // of changes
+	binding    strictJSON
+	requests   *requests // nil on the operators' listener
+	deadlines  deadlines // of changes
 }
 
 // New returns the handler of the whole API. It is safe for concurrent use.
@@ -163,7 +162,7 @@ func build(c Config) *api {
 		Config:     c,
 		auth:       newAuthority(c.AdminToken, c.Loopback),
 		strategies: answerStrategies(c.Strategies),
-		validate:   newValidator(),
+		binding:    strictJSON{newValidator()},
 		deadlines:  deadlines{timeout: c.RequestTimeout},
 	}
 	if c.RateLimit > 0 {
