@@ -48,8 +48,8 @@ func (r call) changes() bool { return r.method != http.MethodGet }
 
 // content is the body of an answer of the service.
 type content interface {
-	// complete reports whether the body has what the service never leaves out. JSON of
-	// something else than the service decodes too, to nothing.
+	// complete reports whether the body has the fields that the service always sends. An
+	// answer that is not the service's may be JSON too, and decodes to a zero value.
 	complete() bool
 }
 

@@ -97,8 +97,8 @@ func (p *Problem) Is(target error) bool {
 }
 
 // UnknownOutcome is the error of a change that may have been made, or may still be made:
-// its answer was lost or says so, and so were those of its retries. Repeating the call
-// is safe and tells, but for an order without a key.
+// the answers of the call and of its retries were lost, or say that the outcome is open.
+// Repeating the call is safe and shows the outcome, except for an order without a key.
 type UnknownOutcome struct {
 	// Key is the Idempotency-Key of an order, also if the client has made it up. With
 	// the same key, buyer and lines, Place returns the order if there is one, and

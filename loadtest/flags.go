@@ -61,9 +61,9 @@ type settings struct {
 	Clean   struct{} `cmd:"" help:"Delete what earlier runs left in --db and --redis, and run nothing."`
 
 	clean bool // the command is clean
-	// disturb has the faults of a history besides a killed instance: the name of each, and a
-	// function that causes it and returns when it is over. Only tests have stores that may
-	// fail.
+	// disturb has more faults for a history, besides a killed instance, by name. Each function
+	// causes the fault and returns when it is over. Only tests set disturb, because their
+	// stores may fail.
 	disturb map[string]func()
 	wiredDB string // the URL of --db for the instances, if their connections may be cut
 }

@@ -296,9 +296,9 @@ func (h *historyLoad) set(ctx context.Context, n int, sku string, set client.Set
 	return err
 }
 
-// rest waits until no order is pending if orders expire, reads every order, and waits until
-// the counts of both SKUs agree with nothing in flight. It gives up after a while; the check
-// then says what is missing.
+// rest waits until no order is pending, if orders expire. Then it reads every order, and
+// waits until the counts of both SKUs agree and no units are in flight. Each wait lasts for
+// restLimit at most; the check then reports what is missing.
 func (h *historyLoad) rest(ctx context.Context) error {
 	if h.expires() {
 		if err := h.awaitRest(ctx); err != nil {

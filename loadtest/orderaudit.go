@@ -96,8 +96,9 @@ func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku strin
 	return l.checkLedger(ctx, rec, promised, sku)
 }
 
-// promisedOrders returns the orders of all 201s by ID, as they were requested, with the
-// status of the answer. Orders that were answered 202 have the status that follow found.
+// promisedOrders returns the orders of all 201s by ID: the lines and buyer of the request,
+// with the status of the answer. An order that was answered 202 has the status that
+// lab.follow found.
 func promisedOrders(rec *record) map[string]order {
 	promised := make(map[string]order)
 	for _, a := range rec.answers {

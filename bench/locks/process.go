@@ -269,7 +269,7 @@ func decode(from []byte, process int) record {
 // process is a child process, seen from its parent.
 type process struct{ *testenv.Child }
 
-// startProcess starts a child process. It ends with ctx at the latest.
+// startProcess starts a child process. When ctx ends, the child is killed.
 func startProcess(ctx context.Context, j job) (process, error) {
 	encoded, err := json.Marshal(j)
 	if err != nil {

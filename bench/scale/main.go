@@ -33,9 +33,9 @@ const (
 	ms = time.Millisecond
 )
 
-// The ways that are simulated. The CPU times are measured (docs/benchmarks.md and scale.md);
-// how the database's divides into a part for each order and one for each transaction is
-// assumed.
+// The simulated ways to sell. The CPU times are measured (docs/benchmarks.md and scale.md).
+// How the CPU time of the database divides into a part for each order and a part for each
+// transaction is an assumption.
 var (
 	merged = way{name: "merged", group: 128, parallel: 1, trips: 1, rows: 1, service: 40 * us, database: 20 * us, each: 150 * us}
 	lua    = way{name: "lua", group: 128, parallel: 1, trips: 1, rows: 1, service: 54 * us, redis: 14 * us, database: 20 * us, each: 150 * us}
@@ -43,22 +43,23 @@ var (
 	conditional = way{name: "conditional", group: 1, parallel: 24, trips: 4, locked: 3, rows: 1, service: 150 * us, database: 30 * us, each: 370 * us}
 )
 
-// here is the machine of the measured points. The CPU of the load generator was
-// measured with the bare handler. The time of a commit was chosen such that the simulation
-// gives the measured rate of merged on loopback.
+// here returns the machine of the measured points. The CPU time of the load generator was
+// measured with the bare handler. The time of a commit is calibrated: with it, the
+// simulation gives the measured rate of merged on loopback.
 func here(clients, instances int, network time.Duration) place {
 	return place{clients: clients, instances: instances, cores: 2, generator: 13 * us, network: network, commit: 100 * us}
 }
 
-// slow is a machine whose database delays each commit. commit is how long a small
-// transaction takes there, measured alone.
+// slow returns a machine whose database delays each commit. commit is the measured duration
+// of a small transaction that runs alone there.
 func slow(instances int, commit time.Duration) place {
 	p := here(64, instances, 0)
 	p.commit = commit
 	return p
 }
 
-// far is where CPU is no limit: 64 cores, and more clients than groups hold.
+// far returns a place where CPU is no limit: 64 cores, and enough clients to fill every
+// group.
 func far(instances int, commit time.Duration) place {
 	return place{clients: 512 * instances, instances: instances, cores: 64, generator: 13 * us, network: ms / 2, commit: commit}
 }
@@ -122,7 +123,7 @@ func run(_ context.Context, args []string, stdout, _ io.Writer) error {
 	return os.WriteFile(s.Image, image.Bytes(), 0o644)
 }
 
-// simulate is the rate of a way at a place.
+// simulate returns the rate at which the way w sells at the place p.
 func (s settings) simulate(w way, p place) outcome { return simulate(w, p, s.During, s.Seed) }
 
 // predicted compares the simulation with the measured points.
@@ -154,14 +155,14 @@ func (s settings) rows() *table.Table {
 
 var slots = []int{1, 2, 4, 8}
 
-// inSlots is merged over so many rows of a SKU, each preferred by other instances.
+// inSlots returns the way slots: merged over n rows of a SKU. Each instance uses one of them.
 func inSlots(n int) way {
 	w := merged
 	w.name, w.rows = "slots", n
 	return w
 }
 
-// slots shows what several rows of one SKU give to eight instances.
+// slots shows the rates of eight instances that sell one SKU from several rows.
 func (s settings) slots() *table.Table {
 	t := table.New("commit", "1 row", "2 slots", "4 slots", "8 slots", "no row is locked")
 	for _, commit := range commits {
@@ -174,7 +175,7 @@ func (s settings) slots() *table.Table {
 	return t
 }
 
-// distance shows what a network between service and database does to a row.
+// distance shows how the round trip between service and database limits the rate of a row.
 func (s settings) distance() *table.Table {
 	t := table.New("round trip", "`merged`", "`conditional`")
 	for _, network := range []time.Duration{0, ms / 2, 2 * ms, 10 * ms} {

@@ -24,7 +24,7 @@ type way struct {
 	each     time.Duration // CPU of the database for a transaction
 }
 
-// place is where it runs.
+// place is the machines and the load that a way is simulated with.
 type place struct {
 	clients   int           // each has one order under way
 	instances int           // of the service
@@ -34,14 +34,14 @@ type place struct {
 	commit    time.Duration // from COMMIT until it is durable; the row stays locked
 }
 
-// outcome is what a simulation finds.
+// outcome is the result of a simulation.
 type outcome struct {
 	perSecond float64
 	group     float64 // orders in a transaction, on average
 }
 
-// simulate lets the clients order for the given time, after a tenth of it to warm up. Each
-// duration of CPU and of commits varies by up to a fifth, drawn by the seed.
+// simulate lets the clients order for the time during, after a warm-up of a tenth of it.
+// Each CPU time and each commit varies randomly by up to a fifth, seeded by seed.
 func simulate(w way, p place, during time.Duration, seed uint64) outcome {
 	s := &world{way: w, place: p, cpu: newQueue(p.cores), random: rand.New(rand.NewPCG(seed, 0))}
 	for range w.rows {
@@ -120,7 +120,7 @@ func (s *world) begin(i int) {
 	})
 }
 
-// lock waits for the row that the instance prefers.
+// lock waits for the row that instance i uses, and calls locked when it is locked.
 func (s *world) lock(i int, locked func(unlock func())) {
 	if len(s.rows) == 0 {
 		locked(func() {})
@@ -144,7 +144,8 @@ func (s *world) vary(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*s.random.Float64()))
 }
 
-// queue has some places; who finds none waits, first come, first served.
+// queue is a resource with a number of places. Callers that find no free place wait, and get
+// one in the order of their calls.
 type queue struct {
 	free    int
 	waiting []func()

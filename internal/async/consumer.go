@@ -56,8 +56,8 @@ const (
 type Ledger interface {
 	// Record commits the order of a take, and returns its outcome.
 	Record(ctx context.Context, t stock.Take) (order.Order, order.Outcome)
-	// RecordRefusal records that a queued order is refused, and bars its ID. Refused: the
-	// take is not committed and never will be.
+	// RecordRefusal records that a queued order is refused. The row blocks the order's ID.
+	// Refused: the take is not committed and never will be.
 	RecordRefusal(ctx context.Context, t stock.Take) order.Outcome
 	// Order reads an order. order.ErrUnknownOrder: there is none.
 	Order(ctx context.Context, id uuid.UUID) (*order.Order, error)
@@ -287,8 +287,8 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 		}
 		c.learn(asked, out.Reason())
 	}
-	// The refused row goes first. It bars the ID, so that no other consumer can
-	// commit the take after it is given back.
+	// The refused row is written first. It blocks the order's ID, so no other consumer
+	// can commit the take after it is given back.
 	switch down := c.ledger.RecordRefusal(ctx, t); {
 	case down.Unknown():
 		return end{take: t, err: down.Reason()}

@@ -10,8 +10,8 @@ import (
 )
 
 // maxUnderWay bounds the orders that a consumer works on at once. Orders whose stock rows
-// are locked wait among them until the ledger gives up, so they delay others only if there
-// are so many.
+// are locked wait among them until the ledger gives up. They delay other orders only when
+// they reach this bound.
 const maxUnderWay = 1024
 
 // underWay is the orders that a consumer works on. It is safe for concurrent use.

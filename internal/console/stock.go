@@ -22,7 +22,7 @@ const (
 	// maxRecounts bounds the SKUs of one recount, and maxRecounted their totals. A
 	// larger total has more order lines than can be read every second.
 	maxRecounts, maxRecounted = 4, 2000
-	// recountShare is the share of the time that recounts may take: one part in so many.
+	// recountShare bounds the time that recounts take: to one part in recountShare.
 	recountShare = 100
 )
 

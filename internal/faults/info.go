@@ -45,7 +45,7 @@ func (i *Info) answers(client io.Writer, server *bufio.Reader) error {
 			return err
 		}
 		length := -1
-		if line[0] == '$' || line[0] == '=' { // in version 3 of the protocol, INFO is a text with a format
+		if line[0] == '$' || line[0] == '=' { // in RESP3, INFO is a verbatim string, which begins with its format
 			if length, err = strconv.Atoi(strings.TrimSpace(line[1:])); err != nil {
 				return err
 			}

@@ -115,7 +115,7 @@ func (h Hook) fail(ctx context.Context, kind Kind, cmds []redis.Cmder, run func(
 		}
 	}
 	reply := redis.NewCmd(ctx, "eval", "return redis.error_reply(ARGV[1])", 0, redisErrors[kind])
-	if err := one(ctx, reply); err != nil { // reply has the error only after the client's hooks have returned
+	if err := one(ctx, reply); err != nil { // the client sets the error of reply only after its hooks have returned
 		return err
 	}
 	return reply.Err()

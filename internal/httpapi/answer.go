@@ -98,8 +98,8 @@ type (
 	}
 )
 
-// rfc3339 returns a time in UTC, cut to microseconds and with six digits of them, or
-// nil for the zero time.
+// rfc3339 formats t in UTC, truncated to microseconds, with six fractional digits. It
+// returns nil for the zero time.
 func rfc3339(t time.Time) *string {
 	if t.IsZero() {
 		return nil

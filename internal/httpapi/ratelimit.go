@@ -11,14 +11,16 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// client is whom a rate limit counts: a buyer with a valid token, else an address.
+// client identifies a client to the rate limit: by the buyer of a valid token, or else by
+// the address.
 type client struct {
 	buyer   string
 	address netip.Addr
 }
 
-// unlimited are the routes of the operators' tools, which no limit may blind, and the
-// console's page with its files: a browser asks for all of them at once, without a token.
+// unlimited has the routes without a limit: those of the operators' tools, which must work
+// at any load, and the console's page with its files, which a browser requests all at
+// once and without a token.
 var unlimited = []string{"/healthz", "/readyz", "/metrics", consolePath, consoleAssets}
 
 // limit refuses a request of a client that sends too many. Administrators may send
@@ -46,13 +48,13 @@ func (a *api) limit(c *gin.Context) {
 	c.Abort()
 }
 
-// clientAddress returns the address of the client that sent the request. Only trusted
-// proxies can name another one than that of the connection. Each proxy appends the
-// address of its own client to X-Forwarded-For. So the client is the last address
-// that is not a trusted proxy's: what stands before it may be invented. If a trusted
-// proxy appended no address, the client is that proxy, and unusable is what it
-// appended instead. An IPv6 address is cut to its network, because one client has all
-// of its addresses.
+// clientAddress returns the address of the client that sent the request: the address of
+// the connection, unless that is a trusted proxy. Each proxy appends the address of its
+// own client to X-Forwarded-For. So the client is the last address there that does not
+// belong to a trusted proxy. Addresses before that one may be forged. If a trusted proxy
+// appended something else, that proxy counts as the client, and clientAddress returns
+// what it appended as unusable. An IPv6 address is cut to its /64 network, because one
+// client can use every address in it.
 func clientAddress(r *http.Request, trusted []netip.Prefix) (client netip.Addr, unusable string) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

@@ -18,8 +18,8 @@ var errVoided = errors.New("the order was not committed and never will be")
 // Resolve finds out what became of a take whose commit outcome is unknown. It
 // inserts a void order under the order's ID. The insert waits for a transaction
 // that still holds the ID; a read would miss it and could be overtaken by its
-// commit. An expired order has its ID already: there Resolve bars Revive of the order,
-// which waits in the same way.
+// commit. An expired order has a row already. Then Resolve raises the row's version
+// instead, which waits in the same way: a Revive that read the row before fails.
 //
 // Committed: the ledger has the take's order. Refused: it does not and never will.
 // Unknown: the database did not answer, and the void order may be there or not.

@@ -78,8 +78,8 @@ func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, fr
 	})
 }
 
-// bar makes every Revive of the order fail that read it before. It waits for one that is
-// being committed.
+// bar makes each Revive fail that has read the order before, because it raises the version
+// of the row. It waits for a Revive that is being committed.
 func (l *Ledger) bar(ctx context.Context, id uuid.UUID) error {
 	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status = ?",
 		l.db.Dialect().UUID(id), string(order.Expired))

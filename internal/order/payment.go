@@ -92,8 +92,8 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 			return revived, nil
 		case out.Unknown():
 			return Order{}, fmt.Errorf("%w: %w", stock.ErrUnavailable, reason)
-		case errors.Is(reason, stock.ErrRowChanged), // another payment was faster, or recovery
-			errors.Is(reason, stock.ErrInFlight): // the order's first take is being settled, or another payment's is
+		case errors.Is(reason, stock.ErrRowChanged), // another payment or recovery has changed the order
+			errors.Is(reason, stock.ErrInFlight): // the order's first take, or another payment's, is not settled yet
 			last = reason
 		case stock.Reconcilable(reason):
 			if err := s.reconciler.PrepareRetry(ctx, reason, found.SKUs()...); err != nil {

@@ -24,8 +24,8 @@ type Limiter[K comparable] struct {
 	clients *simplelru.LRU[K, *rate.Limiter]
 }
 
-// New returns a Limiter that allows each client so many times a second in the long
-// run, and burst times at once. Both must be > 0.
+// New returns a Limiter that allows each client perSecond uses a second on average, and
+// burst uses at once. Both must be greater than 0.
 func New[K comparable](perSecond float64, burst int) *Limiter[K] {
 	return sized[K](perSecond, burst, maxClients)
 }

@@ -309,10 +309,10 @@ func (g *generations) join(ctx context.Context) error {
 	}
 }
 
-// becomesLoaded reports whether the scripts of the generation in use are loaded. The
-// instance that raised it may still be loading them: becomesLoaded waits for that. It
-// does not wait if this instance raised the generation, or has seen it loaded: then no
-// other instance will load it. An error says that nothing is known.
+// becomesLoaded reports whether the scripts of the generation in use are loaded. It waits
+// a while for the instance that raised the generation to load them. It does not wait if
+// this instance raised the generation, or has seen the scripts loaded: then no other
+// instance will load them. If err is not nil, the result is unknown.
 func (g *generations) becomesLoaded(ctx context.Context) (bool, error) {
 	g.mu.Lock()
 	since, generation := g.since, g.current()

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// trace records a trace of background work that began at start and dealt with so many
-// orders or SKUs. Work that found nothing to do gets none: there is some of it every
-// second.
+// trace records a trace of background work that began at start and handled count orders
+// or SKUs. Work that found nothing to do gets no trace, because it happens every second.
 func (r *Reconciler) trace(ctx context.Context, name string, start time.Time, count int, err error) {
 	if count == 0 && err == nil || ctx.Err() != nil {
 		return

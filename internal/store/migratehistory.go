@@ -259,7 +259,7 @@ func (h history) makes(o object) bool {
 	return slices.ContainsFunc(h, func(m migration) bool { return m.after[o] })
 }
 
-// is reports whether the schema is the one that migration number leads to.
+// is reports whether found is the schema that migration number leaves.
 func (h history) is(number int, found schema) bool {
 	neighbour := max(number, 1)
 	if len(h.contradictions(neighbour, found)) > 0 {

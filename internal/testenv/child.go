@@ -13,7 +13,7 @@ import (
 )
 
 // Child is a process that this one talks to by lines, over the standard input and output
-// of the child. The child and its own children end with this process at the latest.
+// of the child. When this process ends, the child and its own children end too.
 //
 // One goroutine at a time may call Line, Read and Close. The other methods are safe for
 // concurrent use with them.

@@ -223,8 +223,7 @@ func (e *environment) open() error {
 	return nil
 }
 
-// newFolder creates a folder, which is removed when the process ends at the
-// latest.
+// newFolder creates a folder. It is removed when the process ends, if not earlier.
 func (e *environment) newFolder(name string) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

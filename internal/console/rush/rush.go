@@ -24,7 +24,8 @@ const (
 	MaxUnits   = 10_000
 	// MaxDuration bounds the time during which the clients order.
 	MaxDuration = 30 * time.Second
-	// maxOrders bounds the requests of a run. A strategy that oversells stops late.
+	// maxOrders bounds the requests of a run. It matters for strategies that oversell: they
+	// go on accepting orders after the stock is sold.
 	maxOrders = 100_000
 )
 

@@ -62,9 +62,9 @@ func (c *slots) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes 
 	return plan, nil
 }
 
-// cut takes units of some SKUs from the slot alone: those of which it has enough for the
-// whole group. So a SKU that is sold out, or has a buyer limit, does not make its group lock
-// all parts of the others. For the remaining SKUs it locks the stock row and all parts.
+// cut takes the units of a SKU from the slot alone if the slot has enough for the whole
+// group. For the remaining SKUs, it locks the stock row and all parts. So a SKU that is sold
+// out, or has a buyer limit, does not make the group lock all parts of the other SKUs.
 func (c *slots) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, slot int, takes []stock.Take) ([]Decision, error) {
 	skus, units := unitsOf(takes)
 	enough := func(r *row) bool { return r.available >= units[r.sku] }

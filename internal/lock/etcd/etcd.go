@@ -250,8 +250,8 @@ func entryOf(answer *clientv3.TxnResponse, request int) entry {
 	return entryIn((*clientv3.GetResponse)(answer.Responses[request].GetResponseRange()))
 }
 
-// createKey writes the contender's key. It returns the entry of the contender
-// before it, if there is one, and none beside an error.
+// createKey writes the contender's key. It returns the entry of the contender before it,
+// or a zero entry if there is none or createKey fails.
 func (g *grant) createKey(ctx context.Context) (before entry, err error) {
 	written, err := g.backend.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(g.key), "=", 0)).

@@ -9,9 +9,9 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// dialer returns a dialler of connections whose servers must answer for the first time
-// within the bound. The library waits for that for many times the session's timeout, and
-// tries no other server meanwhile.
+// dialer returns a function that opens connections to servers. It bounds the wait for the
+// first answer of a server. The library would wait for many times the session's timeout
+// before it tries another server.
 func dialer(within time.Duration) zk.Dialer {
 	return func(network, address string, timeout time.Duration) (net.Conn, error) {
 		conn, err := (&net.Dialer{Timeout: timeout}).DialContext(context.Background(), network, address)

@@ -172,8 +172,9 @@ func (b *backend) suspend() {
 	}
 }
 
-// Acquire takes a new place if the node of the contender, or its session, is lost: it
-// cannot lose a lock that it never held.
+// Acquire acquires the lock. If the contender's node or its session is lost before it has
+// the lock, Acquire begins again with a new node. It does not return lock.ErrLost then,
+// because the caller has not held the lock yet.
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
 	for {
 		g := &grant{backend: b, parent: b.base + locksBelow + "/" + name, guid: uuid.NewString(), lost: lost}

@@ -25,8 +25,8 @@ const scanRecords, scanKeys = 500, 1000
 
 // InFlight lists up to limit takes of the SKUs, in no particular order. Each take is listed
 // once, with all its lines, and with the units of its records of these SKUs. InFlight scans
-// all records in bounded steps, and may miss or list a take that begins or ends meanwhile.
-// Beside an error, the list has what could be read.
+// all records in bounded steps. It may miss or list a take that begins or ends meanwhile.
+// If it fails, it also returns the takes that it could read.
 func (c *Counter) InFlight(ctx context.Context, limit int, skus ...stock.SKU) ([]stock.Take, error) {
 	names := c.layout.segmentsOf(skus...)
 	wanted := make(map[stock.SKU]bool, len(names))
@@ -136,7 +136,7 @@ func (c *Counter) scanStep(ctx context.Context, keys keys, cursor string, to *li
 //
 // A take that is in flight throughout the scan is listed at least once, with all its
 // lines, unless its order is in the queue: then its consumer ends it, whatever its age.
-// Beside an error, the list has what could be read.
+// If ScanInFlight fails, it also returns the takes that it could read.
 func (c *Counter) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error) {
 	listing := &listing{olderThan: olderThan, limit: math.MaxInt, at: make(map[takeID]int)}
 	if c.cluster {

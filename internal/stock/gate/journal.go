@@ -187,7 +187,7 @@ func (j *Journal) Open(ctx context.Context, consumer string) error {
 }
 
 // Read delivers up to limit new orders to the consumer. If there are none, it waits for
-// one, at most for wait. Beside an error, it returns what could be read.
+// one, at most for wait. If it fails, it also returns the orders that it could read.
 func (j *Journal) Read(ctx context.Context, consumer string, limit int, wait time.Duration) ([]stock.Take, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(wait, 0)+callTimeout) // otherwise a frozen server keeps the call for longer
 	defer cancel()
@@ -218,8 +218,8 @@ func (j *Journal) createGroup(ctx context.Context) error {
 	return nil
 }
 
-// Claim delivers up to limit orders to the consumer that were delivered at least idle ago
-// and are not finished. Beside an error, it returns what could be read.
+// Claim delivers up to limit unfinished orders to the consumer, whose last delivery was at
+// least idle ago. If it fails, it also returns the orders that it could read.
 func (j *Journal) Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]stock.Take, error) {
 	var found []string // message IDs
 	start := "0-0"

@@ -229,7 +229,8 @@ func (q *queue) lingers(end time.Time) bool {
 	}
 }
 
-// forget marks the units left as unknown: the turn ends.
+// forget ends the turn. From then on the number of units left is unknown, because other
+// instances may take some.
 func (qs *queues) forget(q *queue) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()

@@ -88,7 +88,7 @@ func batching(getenv func(string) string) ([]sdk.BatchSpanProcessorOption, error
 		{"OTEL_BSP_MAX_QUEUE_SIZE", 1 << 20},
 		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1 << 20},
 	} {
-		// The SDK says itself what is not a number.
+		// The SDK itself reports a value that is not a number.
 		if value, err := strconv.Atoi(getenv(setting.name)); err == nil && (value < 1 || value > setting.most) {
 			// The SDK derives one size from the other, so one of them alone cannot be replaced.
 			return []sdk.BatchSpanProcessorOption{
@@ -111,7 +111,7 @@ func describe(version string) *resource.Resource {
 	if err == nil {
 		described, err = resource.Merge(described, resource.Environment())
 	}
-	if err != nil { // two schemas, which a change of the library could bring
+	if err != nil { // the resources have different schema URLs; a later version of the SDK may do that
 		otel.Handle(err)
 		return ours
 	}
