@@ -21,6 +21,7 @@ type storedOrder struct {
 	order
 	payment   *string // ID of the payment that paid it; nil: none
 	restocked bool
+	early     bool              // it has expired before its time
 	history   []string          // the statuses after the first
 	payments  map[string]string // status of each payment, by ID
 }
@@ -163,13 +164,17 @@ func (v *lifecycleLoad) addHistory(ctx context.Context, stored map[string]*store
 		var (
 			id     uuid.UUID
 			status string
+			early  bool
 		)
-		err := rows.Scan(&id, &status)
+		err := rows.Scan(&id, &status, &early)
 		if o := stored[id.String()]; o != nil {
 			o.history = append(o.history, status)
+			o.early = o.early || early && status == "expired"
 		}
 		return err
-	}, "SELECT order_id, status FROM order_history WHERE order_id"+ofLoad+" ORDER BY order_id, version")
+	}, `SELECT order_history.order_id, order_history.status, COALESCE(order_history.at < orders.expires_at, FALSE)
+		FROM order_history JOIN orders ON orders.id = order_history.order_id
+		WHERE order_history.order_id`+ofLoad+" ORDER BY order_history.order_id, order_history.version")
 }
 
 func (v *lifecycleLoad) addPayments(ctx context.Context, stored map[string]*storedOrder) error {
@@ -247,6 +252,9 @@ func (o *storedOrder) check(calls []call) (kinds []results.Kind) {
 	}
 	if !o.historyAllowed() {
 		kinds = append(kinds, results.BadHistory)
+	}
+	if o.early {
+		kinds = append(kinds, results.TooEarly)
 	}
 	return append(kinds, o.checkPayments(calls)...)
 }

@@ -107,6 +107,8 @@ var laboratory = []mutant{
 	{"the audit does not look for lost payments", labLifecycle, "kinds = append(kinds, results.LostPayment)", "", "loadtest TestCheckOrders/due_payment_lost"},
 	{"the audit does not compare the statuses of payments", labLifecycle, "case found && status != want:", "case found && status+want == \"\":", "loadtest TestCheckOrders/due_payment_stored_as_paid"},
 	{"any history is allowed", labLifecycle, "if !slices.Contains(followers[status], following) {", "if false {", "loadtest TestCheckOrders/paid_after_cancellation"},
+	{"orders may expire before their time", labLifecycle, "early && status == \"expired\"", "early && status == \"\"", "loadtest TestCheckEarly/expired"},
+	{"a payment before the order expires is too early", labLifecycle, "early && status == \"expired\"", "early", "loadtest TestCheckEarly/paid"},
 	{"orders may stay pending", labLifecycle, "if !slices.Contains(ends, o.Status) {", "if false {", "loadtest TestCheckOrders/pending"},
 	{"buyers may exceed their limit", labLifecycle, "if held[buyer] > couponLimit {", "if false {", "loadtest TestCheckClaims/over_the_limit"},
 	{"buyers may exceed their limit during the load", labLifecycle, "if most > couponLimit {", "if false {", "loadtest TestCheckLimit/within_the_payment_window"},
