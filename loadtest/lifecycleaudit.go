@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -41,7 +40,7 @@ func (o *storedOrder) wasRevived() bool {
 
 // audit compares every answer of the load with the ledger, and gate and ledger with each
 // other. It uses SQL and Redis commands of its own.
-func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result) error {
+func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result, t terms) error {
 	if err := v.awaitRest(ctx); err != nil {
 		return err
 	}
@@ -49,7 +48,7 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result) error {
 		sku   string
 		units int64
 	}{{v.goods.product, v.goods.units}, {v.goods.coupon, v.goods.coupons}} {
-		if err := v.auditCounts(ctx, r, each.sku, each.units); err != nil {
+		if err := v.auditCounts(ctx, r, t, each.sku, each.units); err != nil {
 			return err
 		}
 	}
@@ -94,7 +93,7 @@ func (v *lifecycleLoad) awaitRest(ctx context.Context) error {
 
 // auditCounts compares orders, stock row and gate of one SKU. The product's counts become
 // those of the result; oversold units of both SKUs add up.
-func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, sku string, units int64) error {
+func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, t terms, sku string, units int64) error {
 	one := &results.Result{Stock: units}
 	if err := v.addCounts(ctx, one, sku, settled{recoveryLimit, counts.agree}); err != nil {
 		return err
@@ -103,7 +102,7 @@ func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, sku 
 		r.Surprise = results.Oversell
 		one.Fault("oversold %d units", "超卖 %d 件", one.Oversold)
 	}
-	judgeCounts(one, terms{spec: assembly.Spec{Sound: true}})
+	judgeCounts(one, t)
 	for i, fault := range one.Faults {
 		r.AddFault(sku+": "+fault, sku+"："+one.FaultsChinese[i])
 	}
