@@ -1065,8 +1065,11 @@ func TestInterrupted(t *testing.T) {
 }
 
 func TestRedacted(t *testing.T) {
-	got := strings.Join(redacted([]string{"--admin-token", "s3cret", "--admin-token=s3cret", "--db", "mysql://u:s3cret@h/d", "--db=mysql://u:s3cret@h/d"}), " ")
-	if strings.Contains(got, "s3cret") {
+	got := strings.Join(redacted([]string{
+		"--admin-token", "s3cret", "--admin-token=s3cret", "--db", "mysql://u:s3cret@h/d", "--db=mysql://u:s3cret@h/d",
+		"--zookeeper", "u:s3cret@h:1", "--zookeeper=u:s3cret@h:1", "--etcd", "u:s3cret=s3cret@h:2,h:3",
+	}), " ")
+	if strings.Contains(got, "s3cret") || strings.Count(got, "@h:1") != 2 || !strings.HasSuffix(got, "@h:2,h:3") {
 		t.Error(got)
 	}
 }
