@@ -282,6 +282,10 @@ func redacted(args []string) []string {
 			hidden[i] = flag + "=" + store.Redact(value)
 		case strings.Contains(arg, "://"):
 			hidden[i] = store.Redact(arg)
+		case strings.Contains(arg, "@"): // user:password@host:port, as of ZooKeeper
+			if hidden[i] = "***" + arg[strings.LastIndexByte(arg, '@'):]; joined && strings.HasPrefix(flag, "--") {
+				hidden[i] = flag + "=" + hidden[i]
+			}
 		default:
 			hidden[i] = arg
 		}

@@ -29,6 +29,8 @@ type terms struct {
 	mayOversell, mustOversell bool
 	// mustCatch demands that the guard refuses orders that a broken gate admitted.
 	mustCatch   bool
+	plenty      bool  // there is more stock than orders, and nothing fails: no refusal is right
+	gated       bool  // the strategy has a gate, and the audit reads its Redis
 	maxFailures share // of the orders that were not refused, and their repeats; 1: no limit
 	// faulty says that instances or stores failed, or may have, or that a search drives
 	// them beyond what they can do: then outcomes may be unknown, and the service may have
@@ -39,7 +41,10 @@ type terms struct {
 // terms returns the terms of a load. No strategy may oversell under an open load, which
 // has more stock than orders, nor behind a guard.
 func (l *lab) terms(spec assembly.Spec, end ending) terms {
-	t := terms{spec: spec, ending: end, maxFailures: l.MaxFailures, faulty: l.Faults || end == crashed || end == interrupted || l.Search}
+	t := terms{
+		spec: spec, ending: end, maxFailures: l.MaxFailures, plenty: l.open() && !l.Faults, gated: spec.HasGate() && l.redis != nil,
+		faulty: l.Faults || end == crashed || end == interrupted || l.Search,
+	}
 	if l.Search || end == crashed || end == interrupted {
 		t.maxFailures = 1
 	}
@@ -124,6 +129,9 @@ func judgeSales(r *results.Result, t terms) (conclusive bool) {
 	if t.spec.Sound && r.Undersold > 0 && r.Rate == 0 {
 		r.Fault("%d units were left when every client was told \"sold out\"", "每个客户端都收到“已售罄”，却还剩 %d 件", r.Undersold)
 	}
+	if wrongly := r.Refused + r.TurnedDown; t.spec.Sound && t.plenty && wrongly > 0 {
+		r.Fault("%d orders were refused, and there was more stock than orders", "库存多于订单，却拒绝了 %d 单", wrongly)
+	}
 	return conclusive
 }
 
@@ -150,7 +158,11 @@ func judgeCounts(r *results.Result, t terms) {
 	if *r.Ledger != r.Stock-r.Sold {
 		r.Fault("the stock row has %d units left, but %d by the orders", "库存行还剩 %d 件，按订单应剩 %d 件", *r.Ledger, r.Stock-r.Sold)
 	}
-	if r.Gate == nil {
+	switch {
+	case r.Gate == nil && t.gated && !t.faulty:
+		r.Fault("the audit found no count at the gate", "审计在闸口找不到计数")
+		return
+	case r.Gate == nil:
 		return
 	}
 	if *r.Gate+*r.InFlight != *r.Ledger {

@@ -120,7 +120,7 @@ func (l *lab) runLifecycle(ctx context.Context, spec assembly.Spec, f *fleet) (*
 
 // judge audits the load and sets the verdict.
 func (v *lifecycleLoad) judge(ctx context.Context, r *results.Result, t terms) error {
-	if err := v.audit(ctx, r); err != nil {
+	if err := v.audit(ctx, r, t); err != nil {
 		return err
 	}
 	v.watch.addTo(ctx, r)

@@ -34,6 +34,9 @@ func (l *ledger) storeEnded(t *testing.T, o *storedOrder) {
 	for i, status := range o.history {
 		l.exec(t, "INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, '2026-01-01')", l.id(t, o.order), 2*i+1, status)
 	}
+	if o.early {
+		l.exec(t, "UPDATE orders SET expires_at = '2026-01-02' WHERE id = ?", l.id(t, o.order))
+	}
 	for id, status := range o.payments {
 		l.exec(t, "INSERT INTO payments (id, order_id, status, created_at, changed_at) VALUES (?, ?, ?, '2026-01-01', '2026-01-01')", id, l.id(t, o.order), status)
 	}
@@ -124,6 +127,38 @@ func expectFindings(t *testing.T, v *lifecycleLoad, want []results.Kind) {
 		t.Fatal(err)
 	}
 	expectKinds(t, v.rec, want)
+}
+
+// TestCheckEarly audits an order whose history has its last step before the order's time.
+func TestCheckEarly(t *testing.T) {
+	t.Parallel()
+	id := numbered(1).ID
+	payment := paymentIDs(id)[0]
+	paid := []call{{action: pay, payment: payment, status: http.StatusOK, got: order{ID: id, Status: "paid"}}}
+	for _, test := range []struct {
+		name    string
+		history []string
+		calls   []call
+		want    []results.Kind
+	}{
+		{"expired", []string{"expired"}, nil, []results.Kind{results.TooEarly}},
+		{"expired and revived", []string{"expired", "paid"}, paid, []results.Kind{results.TooEarly}},
+		{"paid", []string{"paid"}, paid, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			v, l := newTestLoad(t)
+			o := &storedOrder{order: numbered(1), early: true, history: test.history}
+			o.Status = test.history[len(test.history)-1]
+			if test.calls != nil {
+				o.payment, o.payments = &payment, map[string]string{payment: "paid"}
+			}
+			l.storeEnded(t, o)
+			v.rec.add(answered(numbered(1), accepted, 201, ""))
+			v.calls[id] = test.calls
+			expectFindings(t, v, test.want)
+		})
+	}
 }
 
 // TestCheckUnknown audits an expired order that no 201 named.

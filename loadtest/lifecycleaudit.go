@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -21,6 +20,7 @@ type storedOrder struct {
 	order
 	payment   *string // ID of the payment that paid it; nil: none
 	restocked bool
+	early     bool              // it has expired before its time
 	history   []string          // the statuses after the first
 	payments  map[string]string // status of each payment, by ID
 }
@@ -40,7 +40,7 @@ func (o *storedOrder) wasRevived() bool {
 
 // audit compares every answer of the load with the ledger, and gate and ledger with each
 // other. It uses SQL and Redis commands of its own.
-func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result) error {
+func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result, t terms) error {
 	if err := v.awaitRest(ctx); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result) error {
 		sku   string
 		units int64
 	}{{v.goods.product, v.goods.units}, {v.goods.coupon, v.goods.coupons}} {
-		if err := v.auditCounts(ctx, r, each.sku, each.units); err != nil {
+		if err := v.auditCounts(ctx, r, t, each.sku, each.units); err != nil {
 			return err
 		}
 	}
@@ -93,7 +93,7 @@ func (v *lifecycleLoad) awaitRest(ctx context.Context) error {
 
 // auditCounts compares orders, stock row and gate of one SKU. The product's counts become
 // those of the result; oversold units of both SKUs add up.
-func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, sku string, units int64) error {
+func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, t terms, sku string, units int64) error {
 	one := &results.Result{Stock: units}
 	if err := v.addCounts(ctx, one, sku, settled{recoveryLimit, counts.agree}); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, sku 
 		r.Surprise = results.Oversell
 		one.Fault("oversold %d units", "超卖 %d 件", one.Oversold)
 	}
-	judgeCounts(one, terms{spec: assembly.Spec{Sound: true}})
+	judgeCounts(one, t)
 	for i, fault := range one.Faults {
 		r.AddFault(sku+": "+fault, sku+"："+one.FaultsChinese[i])
 	}
@@ -163,13 +163,17 @@ func (v *lifecycleLoad) addHistory(ctx context.Context, stored map[string]*store
 		var (
 			id     uuid.UUID
 			status string
+			early  bool
 		)
-		err := rows.Scan(&id, &status)
+		err := rows.Scan(&id, &status, &early)
 		if o := stored[id.String()]; o != nil {
 			o.history = append(o.history, status)
+			o.early = o.early || early && status == "expired"
 		}
 		return err
-	}, "SELECT order_id, status FROM order_history WHERE order_id"+ofLoad+" ORDER BY order_id, version")
+	}, `SELECT order_history.order_id, order_history.status, COALESCE(order_history.at < orders.expires_at, FALSE)
+		FROM order_history JOIN orders ON orders.id = order_history.order_id
+		WHERE order_history.order_id`+ofLoad+" ORDER BY order_history.order_id, order_history.version")
 }
 
 func (v *lifecycleLoad) addPayments(ctx context.Context, stored map[string]*storedOrder) error {
@@ -247,6 +251,9 @@ func (o *storedOrder) check(calls []call) (kinds []results.Kind) {
 	}
 	if !o.historyAllowed() {
 		kinds = append(kinds, results.BadHistory)
+	}
+	if o.early {
+		kinds = append(kinds, results.TooEarly)
 	}
 	return append(kinds, o.checkPayments(calls)...)
 }

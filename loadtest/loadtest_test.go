@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/commandline"
@@ -131,6 +132,8 @@ func TestJudge(t *testing.T) {
 		broken     = terms{spec: assembly.Spec{Name: "none"}, mayOversell: true, mustOversell: true, maxFailures: 0.05}
 		single     = terms{spec: assembly.Spec{Name: "mutex"}, mayOversell: true, maxFailures: 0.05}
 		guarded    = terms{spec: assembly.Spec{Name: "none"}, mustCatch: true, maxFailures: 0.05}
+		plenty     = terms{spec: sound.spec, plenty: true, maxFailures: 0.05}
+		gated      = terms{spec: sound.spec, gated: true, maxFailures: 0.05}
 		exact      = results.Result{Instances: 2, Stock: 10, Accepted: 10, Sold: 10, Ledger: n(0), Gate: n(0), InFlight: n(0)}
 	)
 	faulty := func(t terms) terms { t.faulty = true; return t }
@@ -195,7 +198,11 @@ func TestJudge(t *testing.T) {
 		{"stock row differs after a crash", with(func(r *results.Result) { r.Ledger, r.Gate = n(3), n(3) }), ended(sound, crashed), results.Broken, "the stock row has 3"},
 		{"in flight after a crash", with(func(r *results.Result) { r.Accepted, r.Sold, r.Ledger, r.InFlight = 9, 9, n(1), n(1) }), ended(sound, crashed), results.Broken, "left 1 units in flight"},
 		{"counts unknown", with(func(r *results.Result) { r.Ledger, r.Gate, r.InFlight = nil, nil, nil }), sound, results.AsPromised, ""},
-		{"more stock than arrivals", with(func(r *results.Result) { r.Stock, r.Undersold, r.Ledger, r.Gate, r.Rate = 100, 90, n(90), n(90), 10 }), sound, results.AsPromised, ""},
+		{"no count at the gate", with(func(r *results.Result) { r.Gate, r.InFlight = nil, nil }), gated, results.Broken, "no count at the gate"},
+		{"no count at the gate after a fault", with(func(r *results.Result) { r.Gate, r.InFlight = nil, nil }), faulty(gated), results.AsPromised, ""},
+		{"more stock than arrivals", with(func(r *results.Result) { r.Stock, r.Undersold, r.Ledger, r.Gate, r.Rate = 100, 90, n(90), n(90), 10 }), plenty, results.AsPromised, ""},
+		{"more stock than arrivals, and refused", with(func(r *results.Result) { r.Stock, r.Refused, r.Ledger, r.Gate, r.Rate = 100, 1, n(90), n(90), 10 }), plenty, results.Broken, "1 orders were refused"},
+		{"more stock than arrivals, and turned down", with(func(r *results.Result) { r.Stock, r.TurnedDown, r.Ledger, r.Gate, r.Rate = 100, 1, n(90), n(90), 10 }), plenty, results.Broken, "1 orders were refused"},
 	} {
 		r := test.result
 		conclusive := judge(&r, test.terms)
@@ -228,18 +235,30 @@ func TestTerms(t *testing.T) {
 		{"broken, one instance", settings{Instances: 1}, broken, soldOut, terms{mayOversell: true}},
 		{"broken, guarded", settings{Instances: 2, Guard: "on"}, broken, soldOut, terms{mustCatch: true}},
 		{"broken, guarded, one instance", settings{Instances: 1, Guard: "on"}, broken, soldOut, terms{}},
-		{"open load", settings{Instances: 2, Rate: 10}, broken, soldOut, terms{}},
+		{"open load", settings{Instances: 2, Rate: 10}, broken, soldOut, terms{plenty: true}},
+		{"open load with faults", settings{Instances: 2, Rate: 10, Faults: true}, sound, soldOut, terms{faulty: true}},
 		{"an instance was killed", settings{Instances: 2}, sound, crashed, terms{faulty: true}},
 		{"interrupted", settings{Instances: 2}, sound, interrupted, terms{faulty: true}},
-		{"search", settings{Instances: 2, Search: true}, sound, soldOut, terms{faulty: true}},
+		{"search", settings{Instances: 2, Search: true}, sound, soldOut, terms{faulty: true, plenty: true}},
 		{"with faults", settings{Instances: 2, Faults: true}, sound, soldOut, terms{faulty: true}},
 		{"a broken target", settings{Instances: 2, Targets: target}, broken, soldOut, terms{}},
 		{"a target with --expect-oversell", settings{Targets: target, ExpectOversell: true}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
 	} {
 		l := &lab{settings: test.settings}
 		got := l.terms(test.spec, test.ending)
-		if got.spec.Name != test.spec.Name || got.mayOversell != test.want.mayOversell || got.mustOversell != test.want.mustOversell || got.mustCatch != test.want.mustCatch || got.faulty != test.want.faulty {
+		if got.spec.Name != test.spec.Name || got.mayOversell != test.want.mayOversell || got.mustOversell != test.want.mustOversell || got.mustCatch != test.want.mustCatch || got.plenty != test.want.plenty || got.faulty != test.want.faulty {
 			t.Errorf("%s: %+v", test.name, got)
+		}
+	}
+	withRedis := &lab{redis: redis.NewClient(&redis.Options{})} // it does not connect
+	defer withRedis.redis.Close()
+	for _, test := range []struct {
+		lab      *lab
+		strategy string
+		gated    bool
+	}{{withRedis, "lua", true}, {withRedis, "merged", false}, {&lab{}, "lua", false}} {
+		if got := test.lab.terms(mustFind(t, test.strategy), soldOut); got.gated != test.gated {
+			t.Errorf("%s, with Redis %v: gated %v", test.strategy, test.lab.redis != nil, got.gated)
 		}
 	}
 }
@@ -817,6 +836,17 @@ func TestOpenLoad(t *testing.T) {
 	}
 }
 
+// TestOpenLoad_Refused loads a shop that refuses orders, although there is more stock.
+func TestOpenLoad_Refused(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(&shop{units: 1})
+	defer server.Close()
+	const says = "orders were refused, and there was more stock than orders"
+	if code, out, _ := runHere(t, "--target", server.URL, "--rate", "50", "--duration", "1s"); code != command.ExitFailed || !strings.Contains(out, says) {
+		t.Errorf("exit code %d, want %d and %q", code, command.ExitFailed, says)
+	}
+}
+
 // written reads the results of a run from the folder of --out.
 func written(t *testing.T, folder string) *results.Run {
 	t.Helper()
@@ -1035,8 +1065,11 @@ func TestInterrupted(t *testing.T) {
 }
 
 func TestRedacted(t *testing.T) {
-	got := strings.Join(redacted([]string{"--admin-token", "s3cret", "--admin-token=s3cret", "--db", "mysql://u:s3cret@h/d", "--db=mysql://u:s3cret@h/d"}), " ")
-	if strings.Contains(got, "s3cret") {
+	got := strings.Join(redacted([]string{
+		"--admin-token", "s3cret", "--admin-token=s3cret", "--db", "mysql://u:s3cret@h/d", "--db=mysql://u:s3cret@h/d",
+		"--zookeeper", "u:s3cret@h:1", "--zookeeper=u:s3cret@h:1", "--etcd", "u:s3cret=s3cret@h:2,h:3",
+	}), " ")
+	if strings.Contains(got, "s3cret") || strings.Count(got, "@h:1") != 2 || !strings.HasSuffix(got, "@h:2,h:3") {
 		t.Error(got)
 	}
 }

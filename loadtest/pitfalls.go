@@ -69,7 +69,7 @@ func (s *pitfallSettings) check(*kong.Context) error {
 	}
 	if s.ZooKeeper != "" {
 		if _, _, err := net.SplitHostPort(s.ZooKeeper); err != nil {
-			return fmt.Errorf("--zookeeper: %q is not host:port", s.ZooKeeper)
+			return fmt.Errorf("--zookeeper: not host:port, without a user") // the value may have a password
 		}
 	}
 	if s.Out != "" {

@@ -32,7 +32,7 @@ func TestPitfallsUsage(t *testing.T) {
 	}{
 		{[]string{"no-expiri"}, `there is no pitfall "no-expiri": expected no-expiry, expiry-second-call, `},
 		{[]string{"--db", "postgres://localhost/shop"}, "--db: the experiments use MariaDB or MySQL"},
-		{[]string{"--zookeeper", "localhost"}, `--zookeeper: "localhost" is not host:port`},
+		{[]string{"--zookeeper", "localhost"}, "--zookeeper: not host:port"},
 		{[]string{"--out", "/dev/null/folder"}, "--out: "},
 		{[]string{"--clients", "3"}, "unknown flag --clients"},
 	} {

@@ -73,7 +73,7 @@ func TestDoctor(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			flags := p.flags(t)
-			if out := examined(t, map[bool]int{true: 0, false: 1}[p.name == "SQLite"], flags...); !strings.Contains(out, "api migrate up") {
+			if out := examined(t, 1, flags...); !strings.Contains(out, "api migrate up") {
 				t.Errorf("without a schema: %s", out)
 			}
 			flags = migrated(t, flags)
@@ -108,7 +108,8 @@ func TestDoctor(t *testing.T) {
 func TestDoctor_MendsNothing(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "ledger.db")
-	expect(t, examined(t, 0, "--db", "sqlite://"+missing, "--strategy", "merged"), store.Warning, "database", "no such file")
+	expect(t, examined(t, 1, "--db", "sqlite://"+missing, "--strategy", "merged"), store.Problem, "database", "no such file")
+	expect(t, examined(t, 0, "--db", "sqlite://"+missing, "--strategy", "merged", "--migrate"), store.Warning, "database", "serve --migrate creates it")
 	if _, err := os.Stat(missing); err == nil {
 		t.Error("it created the file")
 	}
@@ -257,6 +258,8 @@ func TestDoctor_Flags(t *testing.T) {
 	expect(t, out, store.Warning, "flags", "--take-deadline 1s")
 	expect(t, out, store.Warning, "flags", "embedded")
 	expect(t, examined(t, 1, "--strategy", "db-none"), store.Problem, "flags", "sells units twice")
+	expect(t, examined(t, 1, "--strategy", "none", "--guard", "off"), store.Problem, "flags", "sells units twice")
+	expect(t, examined(t, 0, "--strategy", "none"), store.Warning, "flags", "only the guard refuses them")
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
 	expect(t, examined(t, 1, "--listen", other.Listener.Addr().String()), store.Problem, "listen", "in use")

@@ -153,11 +153,12 @@ func (e *examination) stores() (sql *store.SQL, client redis.UniversalClient, re
 func (e *examination) checkFlags(_ context.Context) (found store.Findings) {
 	o := e.o
 	found.OK("strategy %s: %s", o.Strategy.Name, o.Strategy.Detail)
+	guarded := o.Strategy.HasGate() && o.Guard
 	switch {
-	case o.Strategy.HasGate() && !o.Guard:
-		found.Warn("set --guard on", "the guard is off: if Redis loses writes, units are sold twice")
-	case !o.Strategy.Sound && !o.Strategy.HasGate():
+	case !o.Strategy.Sound && !guarded:
 		found.Problem("use another strategy", "strategy %s sells units twice", o.Strategy.Name)
+	case o.Strategy.HasGate() && !guarded:
+		found.Warn("set --guard on", "the guard is off: if Redis loses writes, units are sold twice")
 	case !o.Strategy.Sound:
 		found.Warn("use another strategy to sell", "the gate of strategy %s admits too many orders; only the guard refuses them", o.Strategy.Name)
 	}

@@ -53,8 +53,11 @@ func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) 
 	}
 	db, err := store.OpenSQLToInspect(ctx, e.o.DB)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && e.o.Migrate:
+		found.Warn("no action is needed: serve --migrate creates it", "%v", err)
+		return found
 	case errors.Is(err, fs.ErrNotExist):
-		found.Warn("run api migrate up", "%v", err)
+		found.Problem("run api migrate up with the same --db, or serve with --migrate", "%v", err)
 		return found
 	case err != nil:
 		found.Problem("check --db, the server and the network", "%v", err)

@@ -83,6 +83,8 @@ var httpAPI = []mutant{
 	{"two rushes at once", rush, "case r.last != nil && !r.last.over():", "case false:", "internal/console/rush TestOneAtATime"},
 	{"a rush reports what it believes", rushRun, "r.p.Sold = sold", "r.p.Sold = min(sold, r.p.Units)", "internal/console/rush TestStrategies/none"},
 	{"the doctor ignores problems", "internal/doctor/doctor.go", "n := count[store.Problem]; n > 0", "n := count[store.Problem]; n > 99", "cmd/api TestDoctor_Flags"},
+	{"the doctor relies on a guard that is off", "internal/doctor/doctor.go", "case !o.Strategy.Sound && !guarded:", "case !o.Strategy.Sound && !o.Strategy.HasGate():", "cmd/api TestDoctor_Flags"},
+	{"the doctor finds that no ledger is needed", "internal/doctor/stores.go", "case errors.Is(err, fs.ErrNotExist) && e.o.Migrate:", "case errors.Is(err, fs.ErrNotExist):", "cmd/api TestDoctor_MendsNothing"},
 	{"stopping takes for ever", serve, "case <-time.After(limit):", "case <-time.After(time.Hour):", "cmd/api TestEndWithin"},
 	{"every buyer may act for every other", callers, `own == "" || own == buyer`, `own == "" || own != ""`, "internal/httpapi TestBuyers/place_as_u-2"},
 	{"a buyer reads another's order", handlers, "if err == nil && !a.mayActFor(c, o.Buyer) {", "if false {", "internal/httpapi TestBuyers/show_as_u-2"},

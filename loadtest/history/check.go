@@ -231,7 +231,7 @@ func (h *history) findSales(intents [][]*Call) {
 	}
 }
 
-// salesOf returns the orders of one intent. There should be one at most.
+// salesOf returns the orders of one intent. There may be one at most.
 func (h *history) salesOf(tries []*Call, named map[string]bool) []*sale {
 	asked := sale{buyer: tries[0].Buyer, lines: tries[0].Lines, begin: tries[0].Begin, end: Forever}
 	unknown := false
@@ -241,6 +241,9 @@ func (h *history) salesOf(tries []*Call, named map[string]bool) []*sale {
 	sales := h.answeredSales(asked, tries)
 	if len(sales) == 0 && unknown {
 		return h.lostSales(asked, tries, named)
+	}
+	for i := 1; i < len(sales); i++ {
+		sales[i].fault = fmt.Sprintf("orders %s and %s were answered to one key", sales[0].id, sales[i].id)
 	}
 	return sales
 }
@@ -314,7 +317,7 @@ func (h *history) status(id string) client.OrderStatus {
 // follow finds out what became of an order's units, and whether its last read contradicts
 // an answer.
 func (h *history) follow(s *sale) {
-	if s.maybe {
+	if s.maybe || s.fault != "" {
 		return
 	}
 	if s.missing, s.fault = h.unfit(s); s.missing != "" || s.fault != "" {
