@@ -141,8 +141,8 @@ func TestCheckEarly(t *testing.T) {
 		calls   []call
 		want    []results.Kind
 	}{
-		{"expired", []string{"expired"}, nil, []results.Kind{results.TooEarly}},
-		{"expired and revived", []string{"expired", "paid"}, paid, []results.Kind{results.TooEarly}},
+		{"expired", []string{"expired"}, nil, []results.Kind{results.ExpiredEarly}},
+		{"expired and revived", []string{"expired", "paid"}, paid, []results.Kind{results.ExpiredEarly}},
 		{"paid", []string{"paid"}, paid, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -253,7 +253,7 @@ func (o *storedOrder) check(calls []call) (kinds []results.Kind) {
 		kinds = append(kinds, results.BadHistory)
 	}
 	if o.early {
-		kinds = append(kinds, results.TooEarly)
+		kinds = append(kinds, results.ExpiredEarly)
 	}
 	return append(kinds, o.checkPayments(calls)...)
 }
