@@ -9,7 +9,7 @@ const (
 	drained   = "cmd/api/drain.go"
 	settleLua = "internal/stock/gate/settle.lua"
 	markLua   = "internal/stock/gate/mark.lua"
-	persisted = "internal/store/persistence.go"
+	persisted = "internal/store/redispersistence.go"
 	leaveLua  = "internal/stock/gate/leave.lua"
 	lostPlace = "internal/stock/gate/redeliver.lua"
 	plainList = "internal/stock/gate/journal.go"
