@@ -336,7 +336,7 @@ func TestDoctor_Listen(t *testing.T) {
 	const limited = `{"type":"/problems/rate-limited","status":429}`
 	instance := httptest.NewServer(answers(http.StatusOK, `{"running":"merged"}`))
 	t.Cleanup(instance.Close)
-	stores := []string{"--strategy", "merged", "--db", "sqlite://" + filepath.Join(t.TempDir(), "ledger.db")}
+	stores := []string{"--strategy", "merged", "--db", "sqlite://" + filepath.Join(t.TempDir(), "ledger.db"), "--migrate"}
 	for _, test := range []struct {
 		name    string
 		handler http.Handler

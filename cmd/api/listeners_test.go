@@ -195,7 +195,7 @@ func TestOpsListener(t *testing.T) {
 	mustCall(t, http.StatusNotFound, http.MethodGet, api.URL()+"/metrics", "")
 	mustCall(t, http.StatusNotFound, http.MethodGet, api.URL()+"/debug/pprof/heap", "", "Authorization", "Bearer "+testToken)
 
-	beside := examined(t, 0, "--listen", strings.TrimPrefix(api.URL(), "http://"), "--ops-listen", ops, "--db", "sqlite://"+filepath.Join(t.TempDir(), "ledger.db"))
+	beside := examined(t, 0, "--listen", strings.TrimPrefix(api.URL(), "http://"), "--ops-listen", ops, "--db", "sqlite://"+filepath.Join(t.TempDir(), "ledger.db"), "--migrate")
 	expect(t, beside, store.Warning, "listen", "an instance serves on "+ops)
 
 	// A request is under way until the test sends the rest of its body.
