@@ -41,11 +41,12 @@ type terms struct {
 // terms returns the terms of a load. No strategy may oversell under an open load, which
 // has more stock than orders, nor behind a guard.
 func (l *lab) terms(spec assembly.Spec, end ending) terms {
+	failing := end == crashed || end == interrupted || l.Search
 	t := terms{
-		spec: spec, ending: end, maxFailures: l.MaxFailures, plenty: l.open() && !l.Faults, gated: spec.HasGate() && l.redis != nil,
-		faulty: l.Faults || end == crashed || end == interrupted || l.Search,
+		spec: spec, ending: end, maxFailures: l.MaxFailures, faulty: failing || l.Faults,
+		plenty: l.open() && !l.Faults, gated: spec.HasGate() && l.redis != nil,
 	}
-	if l.Search || end == crashed || end == interrupted {
+	if failing {
 		t.maxFailures = 1
 	}
 	if l.open() || end == crashed {
@@ -90,6 +91,7 @@ func judge(r *results.Result, t terms) (conclusive bool) {
 		r.Undersold = 0 // not every client was refused
 	}
 	conclusive = judgeSales(r, t)
+	judgeRefusals(r, t)
 	judgeOrders(r)
 	judgeCounts(r, t)
 	judgeFailures(r, t)
@@ -126,13 +128,17 @@ func judgeSales(r *results.Result, t terms) (conclusive bool) {
 	if r.Accepted == 0 && t.ending != interrupted {
 		r.Fault("no order was accepted", "没有订单被接受")
 	}
+	return conclusive
+}
+
+// judgeRefusals looks for units or orders that a sound strategy should not have refused.
+func judgeRefusals(r *results.Result, t terms) {
 	if t.spec.Sound && r.Undersold > 0 && r.Rate == 0 {
 		r.Fault("%d units were left when every client was told \"sold out\"", "每个客户端都收到“已售罄”，却还剩 %d 件", r.Undersold)
 	}
 	if wrongly := r.Refused + r.TurnedDown; t.spec.Sound && t.plenty && wrongly > 0 {
 		r.Fault("%d orders were refused, and there was more stock than orders", "库存多于订单，却拒绝了 %d 单", wrongly)
 	}
-	return conclusive
 }
 
 // judgeOrders compares the answers with the orders in the ledger. A request whose

@@ -317,7 +317,7 @@ const (
 	Unfinished   Kind = "unfinished"
 	Contradicted Kind = "contradicted"
 	BadHistory   Kind = "bad-history"
-	ExpiredEarly     Kind = "expired-early"
+	ExpiredEarly Kind = "expired-early"
 	LostPayment  Kind = "lost-payment"
 	WrongPayment Kind = "wrong-payment"
 	ExtraPayment Kind = "extra-payment"
@@ -352,7 +352,7 @@ var meanings = map[Kind]struct{ english, chinese string }{
 	Unfinished:   {"orders are neither paid, cancelled, expired nor refunded at the end", "订单到最后既未付款、取消、过期，也未退款"},
 	Contradicted: {"orders contradict the answers to pay, cancel or refund", "订单与付款、取消或退款的响应矛盾"},
 	BadHistory:   {"orders have a history that the rules do not allow, or that does not end with their status", "订单的状态历史不合规则，或与当前状态不符"},
-	ExpiredEarly:     {"orders have expired before their time", "订单未到时间就已过期"},
+	ExpiredEarly: {"orders have expired before their time", "订单未到时间就已过期"},
 	LostPayment:  {"payments are not stored with their orders", "订单下没有存这笔付款"},
 	WrongPayment: {"payments are stored with a status that contradicts their orders", "付款的状态与订单矛盾"},
 	ExtraPayment: {"payments are stored that no client reported", "存在没有客户端上报过的付款"},
