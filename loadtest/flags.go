@@ -272,23 +272,22 @@ func (s *settings) checkTargets() error {
 func redacted(args []string) []string {
 	hidden := make([]string, len(args))
 	for i, arg := range args {
-		flag, value, joined := strings.Cut(arg, "=")
+		flag, value := "", arg
+		if before, after, joined := strings.Cut(arg, "="); joined && strings.HasPrefix(before, "--") {
+			flag, value = before+"=", after
+		}
+		at := strings.LastIndexByte(value, '@')
 		switch {
 		case i > 0 && args[i-1] == "--admin-token":
-			hidden[i] = "***"
-		case joined && flag == "--admin-token":
-			hidden[i] = flag + "=***"
-		case joined && strings.Contains(value, "://"):
-			hidden[i] = flag + "=" + store.Redact(value)
-		case strings.Contains(arg, "://"):
-			hidden[i] = store.Redact(arg)
-		case strings.Contains(arg, "@"): // user:password@host:port, as of ZooKeeper
-			if hidden[i] = "***" + arg[strings.LastIndexByte(arg, '@'):]; joined && strings.HasPrefix(flag, "--") {
-				hidden[i] = flag + "=" + hidden[i]
-			}
-		default:
-			hidden[i] = arg
+			flag, value = "", "***"
+		case flag == "--admin-token=":
+			value = "***"
+		case strings.Contains(value, "://"):
+			value = store.Redact(value)
+		case at >= 0: // user:password@host:port, as of ZooKeeper
+			value = "***" + value[at:]
 		}
+		hidden[i] = flag + value
 	}
 	return hidden
 }

@@ -102,7 +102,7 @@ var laboratory = []mutant{
 	{"refusals of an open load are not judged", labJudge, "plenty: l.open() && !l.Faults", "plenty: false", "loadtest TestOpenLoad_Refused"},
 	{"a gate without a count agrees with the ledger", labJudge, "r.Gate == nil && t.gated && !t.faulty", "false", "loadtest TestJudge"},
 	{"no gate needs a count", labJudge, "gated: spec.HasGate() && l.redis != nil", "gated: false", "loadtest TestTerms"},
-	{"the report has the password of ZooKeeper", labFlags, "case strings.Contains(arg, \"@\"):", "case false:", "loadtest TestRedacted"},
+	{"the report has the password of ZooKeeper", labFlags, "case at >= 0: // user", "case false: // user", "loadtest TestRedacted"},
 	{"units may stay in flight after a crash", labJudge, "t.ending == crashed && *r.InFlight > 0", "false", "loadtest TestJudge"},
 	{"one probe decides", labSearch, "2*len(held) < s.probes && 2*len(missed) < s.probes", "len(held)+len(missed) < 1", "loadtest TestProbes"},
 	{"the folder of the report is not checked", labLab, "if s.Out != \"\" {", "if false {", "loadtest TestUsage"},
