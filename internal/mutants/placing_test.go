@@ -16,7 +16,7 @@ const (
 	ledgerTurns = "internal/ledger/rowturns.go"
 	stockrow    = "internal/ledger/stockrows.go"
 	epochs      = "internal/ledger/epochs.go"
-	ledgerRows  = "internal/ledger/generation.go"
+	ledgerOwner = "internal/ledger/generation.go"
 	decisions   = "internal/ledger/cutter/decision.go"
 	rows        = "internal/ledger/cutter/rows.go"
 	cutterRules = "internal/ledger/cutter/rules.go"
@@ -164,7 +164,7 @@ var placing = []mutant{
 	{"a store that changes during a raise is forgotten", ownership, "g.answered.Store(answers)", "_ = answers\n\tg.answered.Store(g.demands.Load())", "internal/reconcile TestStoreChangesDuringARaise/raise"},
 	{"a store that changes during a load is forgotten", ownership, "return g.setMark(ctx, ledger.Owner{Generation: next", "g.answered.Store(g.demands.Load())\n\treturn g.setMark(ctx, ledger.Owner{Generation: next", "internal/reconcile TestStoreChangesDuringARaise/load"},
 	{"a lost raise is used", ownership, "Queues: g.queues}); err != nil {", "Queues: g.queues}); err != nil && !errors.Is(err, stock.ErrRowChanged) {", "internal/reconcile TestLostRaise"},
-	{"the generation is raised whatever it is", ledgerRows, "err == nil && raised == 0", "err == nil && raised < 0", "internal/ledger TestRaiseOfAStaleRow/SQLite"},
+	{"the generation is raised whatever it is", ledgerOwner, "err == nil && raised == 0", "err == nil && raised < 0", "internal/ledger TestRaiseOfAStaleRow/SQLite"},
 	{"later groups wait for a slow one", record, "if !l.slow.add(own) {", "if l.slow.add(own); true {", "internal/ledger TestSlowGroupsAreOvertaken"},
 	{"any number of groups is under way", record, "if !l.slow.add(own) {", "if !l.slow.add(own) && false {", "internal/ledger TestSlowGroupsAreOvertaken"},
 	{"orders of a slow group's SKUs do not wait", record, "l.slow.hold(slices.Clone(rs))", "slices.Clone(rs)", "internal/ledger TestSlowGroupsAreOvertaken"},
