@@ -12,6 +12,7 @@ const (
 	loadClient   = "internal/lab/load/client.go"
 	loadDrive    = "internal/lab/load/drive.go"
 	labJudge     = "loadtest/judge.go"
+	labHistories = "loadtest/histories.go"
 	labHeadline  = "loadtest/report/headline.go"
 	labRush      = "loadtest/rush.go"
 	labFleet     = "loadtest/fleet.go"
@@ -50,6 +51,7 @@ var laboratory = []mutant{
 	{"a client of the crowd pauses for too long", loadDrive, "retry.Sleep(ctx, pause)", "retry.Sleep(ctx, 2*pause)", "internal/lab/load TestCrowd"},
 	{"no repeat goes through another instance", labKeys, "return n + 1\n", "return n\n", "loadtest TestClientRepeats/measured_false"},
 	{"a repeat may have other bytes", labKeys, "&& bytes.Equal(s.text, first.text)", "&& (bytes.Equal(s.text, first.text) || s.promised())", "loadtest TestRepeat/other_bytes"},
+	{"a replay in a history may have other bytes", labHistories, "h.rec.addTo(r)", "_ = r", "loadtest TestHistories_OtherReplay"},
 	{"a repeat may have another status", labKeys, "s.status == first.status", "s.promised()", "loadtest TestRepeat/another_status"},
 	{"a repeat need not say that it is one", labKeys, "return s.replayed &&", "return", "loadtest TestRepeat/not_marked"},
 	{"an order in progress is an answer that counts", labKeys, ", first.problem == problemInProgress:", ":", "loadtest TestTogether/in_progress,_and_sold_out"},
