@@ -57,6 +57,7 @@ var laboratory = []mutant{
 	{"an order in progress is an answer that counts", labKeys, ", first.problem == problemInProgress:", ":", "loadtest TestTogether/in_progress,_and_sold_out"},
 	{"two requests at once may both be the first", labKeys, "case twin.promised():\n\t\tr.compare(first, twin)", "case twin.promised():", "loadtest TestTogether/two_orders"},
 	{"an order whose key is known may be sold out", labKeys, "case second.outcome == failed:", "case second.outcome != accepted:", "loadtest TestRepeat/sold_out"},
+	{"sold out under a key leaves its outcome unknown", labKeys, "second.promised() || second.outcome == refused", "second.promised()", "loadtest TestUnknownIsRepeated/sold_out"},
 	{"a repeat that fails does not count", labKeys, "rec.repeatsFailed.Add(1)", "_ = second", "loadtest TestRepeat/busy"},
 	{"failed repeats have no limit", labJudge, "counted := r.Failed + r.RepeatsFailed", "counted := r.Failed", "loadtest TestJudge"},
 	{"a queued order that was refused keeps its key", labKeys, "&& l.wasTurnedDown(ctx, f.url(n), first.order.ID)", "&& false", "loadtest TestTurnedDownKey"},
