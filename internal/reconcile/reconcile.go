@@ -138,6 +138,8 @@ type Reconciler struct {
 	limiter    refillLimiter
 	comparison comparison
 	open       chan openTake
+
+	deliverAfter stock.Change // where deliverAll begins, which alone uses it
 }
 
 // New returns a Reconciler. counter is nil if the strategy has no gate. Both stay the
