@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -216,6 +219,46 @@ func TestDrainQueued(t *testing.T) {
 			t.Errorf("%s: %+v", next, a)
 		}
 	}
+}
+
+// TestDrainQueued_Twice starts a second api drain, which sees that orders may be queued. Before
+// it takes over the stock, the first one ends and another strategy starts. Then the second one
+// must leave the stock to that.
+func TestDrainQueued_Twice(t *testing.T) {
+	t.Parallel()
+	redis := testenv.OwnRedis(t)
+	args := migrated(t, []string{"--db", testenv.SQLite(t), "--redis", redis.URL()})
+	first := serveHere(t, append([]string{"--strategy", "async"}, args...)...)
+	first.Interrupt()
+	first.Wait()
+	redis.Restart() // it saves nothing: a drain warns of that before it takes over the stock
+	var next *service
+	meanwhile := &onWarning{"has never seen the ledger", sync.OnceFunc(func() {
+		ran(t, 0, append([]string{"drain"}, args...), "0 orders were queued, none is left")
+		next = serveHere(t, append([]string{"--strategy", "lua"}, args...)...)
+		setStock(t, next.URL(), "q", 10)
+	})}
+	if err := run(t.Context(), append([]string{"drain"}, args...), nil, io.Discard, meanwhile); !errors.Is(err, stock.ErrRowChanged) {
+		t.Errorf("the second: %v", err)
+	}
+	if next == nil {
+		t.Fatal("no warning")
+	}
+	mustCall(t, 200, "GET", next.URL()+"/readyz", "")
+	mustCall(t, 201, "POST", next.URL()+"/orders", orderBody("u", "q", 1))
+}
+
+// onWarning is a log. It calls do before it returns from writing a line with the text.
+type onWarning struct {
+	text string
+	do   func()
+}
+
+func (w *onWarning) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), w.text) {
+		w.do()
+	}
+	return len(line), nil
 }
 
 // TestDrainQueued_NothingQueued drains while another strategy sells, which goes on.

@@ -201,6 +201,13 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	return nil
 }
 
+// StartFrom is Start, but takes over the stock only from the owner seen, or shares it with
+// instances of this layout. stock.ErrRowChanged: another one owns it now, or none does.
+func (r *Reconciler) StartFrom(ctx context.Context, seen ledger.Owner) error {
+	r.generations.onlyFrom = &seen
+	return r.Start(ctx)
+}
+
 // Release gives up the stock, so that instances of any strategy can take it over. Nothing
 // may be queued any more. stock.ErrRowChanged: another instance has taken it over.
 func (r *Reconciler) Release(ctx context.Context) error { return r.generations.release(ctx) }
