@@ -132,7 +132,8 @@ func (r *Reconciler) endOpenTake(ctx context.Context, t openTake) error {
 	ctx, cancel := context.WithTimeout(ctx, compensationTimeout)
 	defer cancel()
 	if t.unknown {
-		return r.recoverTake(ctx, t.Take)
+		_, err := r.recoverTake(ctx, t.Take)
+		return err
 	}
 	return r.counter.Give(ctx, t.Take)
 }
