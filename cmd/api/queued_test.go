@@ -6,12 +6,19 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -246,6 +253,55 @@ func TestDrainQueued_Twice(t *testing.T) {
 	}
 	mustCall(t, 200, "GET", next.URL()+"/readyz", "")
 	mustCall(t, 201, "POST", next.URL()+"/orders", orderBody("u", "q", 1))
+}
+
+// TestAwaitDrained: a journal that does not answer may have orders, so the drain asks again. It
+// ends with an error if an instance that queues has taken over the stock meanwhile.
+func TestAwaitDrained(t *testing.T) {
+	t.Parallel()
+	log, parts := slog.New(slog.DiscardHandler), assembly.Parts{Strategy: assembly.Queueing(), Guard: true, Draining: true}
+	stores, err := assembly.OpenStores(t.Context(), parts, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stores.Close() })
+	start := func() *assembly.Instance {
+		i, err := assembly.Build(t.Context(), stores, parts, assembly.Options{TakeDeadline: time.Minute, Log: log, Metrics: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = i.Close() })
+		if err := i.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	draining := start()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	const give = 10 // failures up to which it is awaited that the drain ends
+	failures, most := 0, 3
+	stores.Redis.AddHook(faults.Around(func(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
+		if cmds[0].Name() != "multi" || failures == most { // the journal is measured in one MULTI
+			return run(ctx)
+		}
+		if failures++; failures == give {
+			cancel()
+		}
+		return errors.New("the journal does not answer")
+	}))
+	if err := awaitDrained(ctx, draining, 1, log); err != nil || failures != most {
+		t.Errorf("%d failures, %v", failures, err)
+	}
+	parts.Draining = false
+	start()
+	if err := draining.Reconciler.Ready(ctx); !errors.Is(err, stock.ErrSuperseded) {
+		t.Errorf("the stock was taken over: %v", err)
+	}
+	failures, most = 0, give
+	if err := awaitDrained(ctx, draining, 1, log); !errors.Is(err, stock.ErrSuperseded) {
+		t.Errorf("%d failures, %v", failures, err)
+	}
 }
 
 // onWarning is a log. It calls do before it returns from writing a line with the text.
