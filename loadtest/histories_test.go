@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
 var (
@@ -116,6 +117,21 @@ func flush(t *testing.T, server *testenv.RedisServer) {
 	defer client.Close()
 	if err := client.FlushAll(context.Background()).Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHistories_OtherReplay records a history in which replays have a byte more than the first
+// answers. The orders are the same, so the calls can be explained.
+func TestHistories_OtherReplay(t *testing.T) {
+	t.Parallel()
+	services := startServices(t, "--history", filepath.Join(t.TempDir(), "history.jsonl"), "--strategies", "merged", "--seed", "2", "--crash=false")
+	liar, urls := services.tell(t, "adds-a-space-to-replays")
+	r, err := services.runHistory(t.Context(), mustFind(t, "merged"), &fleet{urls: urls})
+	if err != nil || liar.Told() == 0 {
+		t.Fatalf("%d lies, %v", liar.Told(), err)
+	}
+	if r.Verdict != results.Broken || len(r.Findings) != 1 || r.Findings[0].Kind != results.OtherReplay || r.History.Linearizable != 2 {
+		t.Errorf("%s, linearizable: %+v, findings: %v, faults: %q", r.Verdict, r.History, r.Findings, r.Faults)
 	}
 }
 

@@ -48,8 +48,12 @@ func TestMigrate(t *testing.T) {
 					}
 				}
 			}
-			for _, command := range []string{"migrate up", "migrate up", "migrate version"} {
-				mustRun(t, command, url, 0, fmt.Sprintf("schema version %d", latestSchema(url)))
+			for _, step := range []struct{ command, says string }{
+				{"migrate up", "; it was 0\n"},
+				{"migrate up", "; nothing was changed\n"},
+				{"migrate version", "\n"},
+			} {
+				mustRun(t, step.command, url, 0, fmt.Sprintf("schema version %d%s", latestSchema(url), step.says))
 			}
 			downToSix(t, url)
 			for _, step := range []struct{ command, says string }{
@@ -58,9 +62,9 @@ func TestMigrate(t *testing.T) {
 				{"migrate down", "schema version 3"},
 				{"migrate down", "schema version 2"},
 				{"migrate down", "schema version 1"},
-				{"migrate down", "schema version 0"},
-				{"migrate down", "schema version 0"},
-				{"migrate version", "schema version 0"},
+				{"migrate down", "schema version 0; it was 1\n"},
+				{"migrate down", "schema version 0; nothing was changed\n"},
+				{"migrate version", "schema version 0\n"},
 			} {
 				mustRun(t, step.command, url, 0, step.says)
 			}

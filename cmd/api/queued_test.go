@@ -4,12 +4,22 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -216,6 +226,95 @@ func TestDrainQueued(t *testing.T) {
 			t.Errorf("%s: %+v", next, a)
 		}
 	}
+}
+
+// TestDrainQueued_Twice starts a second api drain, which sees that orders may be queued. Before
+// it takes over the stock, the first one ends and another strategy starts. Then the second one
+// must leave the stock to that.
+func TestDrainQueued_Twice(t *testing.T) {
+	t.Parallel()
+	redis := testenv.OwnRedis(t)
+	args := migrated(t, []string{"--db", testenv.SQLite(t), "--redis", redis.URL()})
+	first := serveHere(t, append([]string{"--strategy", "async"}, args...)...)
+	first.Interrupt()
+	first.Wait()
+	redis.Restart() // it saves nothing: a drain warns of that before it takes over the stock
+	var next *service
+	meanwhile := &onWarning{"has never seen the ledger", sync.OnceFunc(func() {
+		ran(t, 0, append([]string{"drain"}, args...), "0 orders were queued, none is left")
+		next = serveHere(t, append([]string{"--strategy", "lua"}, args...)...)
+		setStock(t, next.URL(), "q", 10)
+	})}
+	if err := run(t.Context(), append([]string{"drain"}, args...), nil, io.Discard, meanwhile); !errors.Is(err, stock.ErrRowChanged) {
+		t.Errorf("the second: %v", err)
+	}
+	if next == nil {
+		t.Fatal("no warning")
+	}
+	mustCall(t, 200, "GET", next.URL()+"/readyz", "")
+	mustCall(t, 201, "POST", next.URL()+"/orders", orderBody("u", "q", 1))
+}
+
+// TestAwaitDrained: a journal that does not answer may have orders, so the drain asks again. It
+// ends with an error if an instance that queues has taken over the stock meanwhile.
+func TestAwaitDrained(t *testing.T) {
+	t.Parallel()
+	log, parts := slog.New(slog.DiscardHandler), assembly.Parts{Strategy: assembly.Queueing(), Guard: true, Draining: true}
+	stores, err := assembly.OpenStores(t.Context(), parts, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stores.Close() })
+	start := func() *assembly.Instance {
+		i, err := assembly.Build(t.Context(), stores, parts, assembly.Options{TakeDeadline: time.Minute, Log: log, Metrics: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = i.Close() })
+		if err := i.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	draining := start()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	const give = 10 // failures up to which it is awaited that the drain ends
+	failures, most := 0, 3
+	stores.Redis.AddHook(faults.Around(func(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
+		if cmds[0].Name() != "multi" || failures == most { // the journal is measured in one MULTI
+			return run(ctx)
+		}
+		if failures++; failures == give {
+			cancel()
+		}
+		return errors.New("the journal does not answer")
+	}))
+	if err := awaitDrained(ctx, draining, 1, log); err != nil || failures != most {
+		t.Errorf("%d failures, %v", failures, err)
+	}
+	parts.Draining = false
+	start()
+	if err := draining.Reconciler.Ready(ctx); !errors.Is(err, stock.ErrSuperseded) {
+		t.Errorf("the stock was taken over: %v", err)
+	}
+	failures, most = 0, give
+	if err := awaitDrained(ctx, draining, 1, log); !errors.Is(err, stock.ErrSuperseded) {
+		t.Errorf("%d failures, %v", failures, err)
+	}
+}
+
+// onWarning is a log. It calls do before it returns from writing a line with the text.
+type onWarning struct {
+	text string
+	do   func()
+}
+
+func (w *onWarning) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), w.text) {
+		w.do()
+	}
+	return len(line), nil
 }
 
 // TestDrainQueued_NothingQueued drains while another strategy sells, which goes on.

@@ -1,6 +1,7 @@
 package async
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -179,6 +180,7 @@ type shaky struct {
 	calls     map[string][]time.Time
 	delivered time.Time
 	ended     int
+	log       bytes.Buffer // of the consumer
 }
 
 func (s *shaky) called(call string) error {
@@ -257,7 +259,7 @@ func (s *shaky) Leave(context.Context, string) error { return s.called("Leave") 
 
 func (s *shaky) consumer() *Consumer {
 	s.calls, s.take = make(map[string][]time.Time), stock.Take{Deduction: oneUnit()}
-	return NewConsumer(s, s, s, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
+	return NewConsumer(s, s, s, ignore, slog.New(slog.NewTextHandler(&s.log, nil)), prometheus.NewRegistry(), nil)
 }
 
 // failFirst has the first n calls of a name fail.
@@ -270,11 +272,15 @@ func failFirst(name string, n int, err error) func(string, int) error {
 	}
 }
 
-// TestFailingCalls has calls of a consumer fail. It goes on with pauses, leaves what it
-// cannot finish to others for a while, and the order ends once.
+// TestFailingCalls has calls of a consumer fail. It logs each failure, goes on with pauses,
+// leaves what it cannot finish to others for a while, and the order ends once.
 func TestFailingCalls(t *testing.T) {
 	t.Parallel()
-	for _, call := range []string{"Usable", "Claim", "Read", "Finish", "Backlog", "Redeliver", "Leave"} {
+	for call, says := range map[string]string{
+		"Usable": "reading queued orders failed", "Claim": "reading queued orders failed", "Read": "reading queued orders failed",
+		"Finish": "removing orders from the journal failed", "Backlog": "measuring the journal failed",
+		"Redeliver": "looking for queued orders without a place failed", "Leave": "removing consumers from the journal failed",
+	} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -284,6 +290,9 @@ func TestFailingCalls(t *testing.T) {
 				s.consumer().Run(ctx)
 				if s.ended != 1 {
 					t.Errorf("the order has ended %d times", s.ended)
+				}
+				if logged, want := strings.Count(s.log.String(), says), min(3, len(s.calls[call])); logged != want || strings.Count(s.log.String(), "\n") != want {
+					t.Errorf("%d lines say %q, want %d, and no others: %s", logged, says, want, &s.log)
 				}
 				if slices.Contains([]string{"Backlog", "Redeliver", "Leave"}, call) {
 					return // they keep no order from its end

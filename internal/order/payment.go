@@ -107,7 +107,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 		}
 		retry.Wait(ctx, try)
 	}
-	return Order{}, fmt.Errorf("%w: %w", stock.ErrBusy, last)
+	return Order{}, stock.Busy(last)
 }
 
 // revive cuts the units of an expired order again, and pays it, once.

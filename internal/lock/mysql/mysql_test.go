@@ -142,6 +142,7 @@ func TestRaise(t *testing.T) {
 func TestWait_CutShort(t *testing.T) {
 	t.Parallel()
 	granted, token := []driver.Value{int64(7), int64(1)}, []driver.Value{int64(42), int64(42 + session.MaxBehind)}
+	behind := []driver.Value{int64(42), int64(43 + session.MaxBehind)}
 	for name, test := range map[string]struct {
 		answer answer
 		want   session.Taken
@@ -151,6 +152,7 @@ func TestWait_CutShort(t *testing.T) {
 		"no session":           {answer{rows: [][]driver.Value{{"x", int64(1)}, token}}, session.Taken{}},
 		"without second part":  {answer{rows: [][]driver.Value{granted}}, session.Taken{}},
 		"without token":        {answer{rows: [][]driver.Value{granted, nil}}, session.Taken{}},
+		"not raised":           {answer{rows: [][]driver.Value{granted, behind}}, session.Taken{}}, // the answer to that has no token
 		"no number":            {answer{rows: [][]driver.Value{granted, {"x", int64(0)}}}, session.Taken{}},
 		"cut after its tokens": {answer{rows: [][]driver.Value{granted, token}, end: io.ErrUnexpectedEOF}, session.Taken{}},
 	} {
