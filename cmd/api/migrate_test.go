@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -149,11 +149,7 @@ func holdOrders(t *testing.T, dbURL string) (release func()) {
 // may be idle for as long as the test needs.
 func hold(t *testing.T, dbURL, query string) (release func()) {
 	t.Helper()
-	pool, err := store.OpenSessions(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
+	pool := storetest.Sessions(t, dbURL)
 	tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -176,11 +172,7 @@ func waitForBlocked(t *testing.T, dbURL string, want int) {
 	if strings.HasPrefix(dbURL, "postgres") {
 		query = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND wait_event_type = 'Lock' AND query LIKE 'ALTER TABLE orders%'"
 	}
-	db, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, dbURL)
 	testenv.Await(t, fmt.Sprintf("%d sessions wait for the table", want), func() bool {
 		var n int
 		if err := db.Pool().QueryRowContext(t.Context(), query).Scan(&n); err != nil {
@@ -227,11 +219,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 				t.Errorf("after the refund: %+v", a)
 			}
 
-			db, err := store.OpenSQL(t.Context(), url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
+			db := storetest.SQL(t, url)
 			schemaIs := func(version int, dirty bool) {
 				t.Helper()
 				if err := db.DB().Exec("UPDATE schema_migrations SET version = ?, dirty = ?", version, dirty).Error; err != nil {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -224,11 +224,7 @@ func TestDrainQueued_NothingQueued(t *testing.T) {
 	args := migrated(t, mariaDBAndRedis.flags(t))
 	api := serveHere(t, append([]string{"--strategy", "lua"}, args...)...)
 	setStock(t, api.URL(), "q", 10)
-	db, err := store.OpenSQL(t.Context(), args[slices.Index(args, "--db")+1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, args[slices.Index(args, "--db")+1])
 	owner := func() (generation int64, layout string) {
 		t.Helper()
 		if err := db.DB().Raw("SELECT generation, layout FROM ledger").Row().Scan(&generation, &layout); err != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -164,12 +165,9 @@ func start(t testenv.T, p plan) *pair {
 	if p.db == "" {
 		p.db = testenv.MariaDB(t)
 	}
-	ctx, on := context.Background(), &pair{}
-	sql, err := store.OpenSQL(ctx, p.db)
-	check(t, err)
-	defer sql.Close()
-	check(t, sql.MigrateUp(ctx))
-	on.ledger, err = sql.LedgerID(ctx)
+	on := &pair{}
+	var err error
+	on.ledger, err = storetest.Migrated(t, p.db).LedgerID(context.Background())
 	check(t, err)
 	for range 2 {
 		on.instances = append(on.instances, testenv.API(t, append([]string{"--db", p.db, "--redis", p.redis}, p.args...)...))
@@ -205,12 +203,10 @@ func build(t testenv.T, p plan) *shop {
 	for _, api := range s.instances {
 		servers += "server " + strings.TrimPrefix(api.URL(), "http://") + ";\n"
 	}
-	var err error
-	s.redis, err = store.OpenRedis(context.Background(), p.redis)
-	check(t, err)
-	t.Cleanup(func() { s.redis.Close() })
+	s.redis = storetest.Redis(t, p.redis)
 	s.redisAddr = regexp.MustCompile(`[0-9.]+:\d+`).FindString(p.redis)
 	if i := slices.Index(p.args, "--segments"); i >= 0 {
+		var err error
 		s.segments, err = strconv.Atoi(p.args[i+1])
 		check(t, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -190,7 +191,7 @@ func TestExpire_OthersWin(t *testing.T) {
 		lay(t, l, sku, 10)
 		paid, cancelled, left := place(t, l, sku), place(t, l, sku), place(t, l, sku)
 		d.makeDue(t, paid, cancelled, left)
-		slow := openSQL(t, d.url)
+		slow := storetest.SQL(t, d.url)
 		reads := 0
 		err := slow.DB().Callback().Row().Before("gorm:row").Register("change first", func(db *gorm.DB) {
 			if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, take_id") {
@@ -292,7 +293,7 @@ const theJob = "SELECT name FROM jobs WHERE name = 'expiry'"
 // for a stock row. It checks that the batch holds its job when it locks orders.
 func (d *database) waitingBatch(t *testing.T, job Job) <-chan error {
 	t.Helper()
-	slow := openSQL(t, d.url)
+	slow := storetest.SQL(t, d.url)
 	err := slow.DB().Callback().Row().Before("gorm:row").Register("watch", func(db *gorm.DB) {
 		if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, status") && !d.isLocked(t, theJob) {
 			t.Error("the batch locks orders without its job")

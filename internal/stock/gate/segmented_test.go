@@ -183,7 +183,7 @@ func TestRepeatOfASettledTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	var once sync.Once
-	client.AddHook(hook{check: func(cmd redis.Cmder) error {
+	client.AddHook(before(func(cmd redis.Cmder) error {
 		if strings.HasPrefix(cmd.Name(), "eval") {
 			once.Do(func() {
 				if err := other.Settle(t.Context(), taken); err != nil {
@@ -192,7 +192,7 @@ func TestRepeatOfASettledTake(t *testing.T) {
 			})
 		}
 		return nil
-	}})
+	}))
 	if _, repeated, err := g.repeat(t.Context(), d); !repeated || !errors.Is(err, stock.ErrBusy) {
 		t.Errorf("repeated: %v, %v", repeated, err)
 	}
