@@ -27,7 +27,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
-	"github.com/holdfast-stock/holdfast/internal/lock/zookeeper"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -611,35 +610,6 @@ func TestOverdueBeforeTheCommand(t *testing.T) {
 	if err := l.letBegin(noGroup, &guard{orders: orders, ready: ready}, &begin); !errors.Is(err, errOverdue) || begin.Len() > 0 {
 		t.Errorf("withlock sends %q to the command, %v, want nothing", begin.Bytes(), err)
 	}
-}
-
-// TestCurator checks that a Java program that wants Curator's mutex waits for the command of
-// withlock, and that withlock waits for the Java program, which is killed.
-func TestCurator(t *testing.T) {
-	t.Parallel()
-	if !testenv.Thorough() {
-		t.Log("only in a thorough run: it starts a Java machine")
-		return
-	}
-	folder := t.TempDir()
-	letGo := makeGo(t, folder)
-	addr, name := testenv.ZooKeeper(t), "withlock/"+uuid.NewString()
-	flags := []string{"--lock", "zookeeper", "--zookeeper", addr, "--name", name}
-	java := testenv.Curator(t, addr, zookeeper.Root+"/"+name, 6*time.Second)
-	first := start(t, folder, with(flags, shell("echo > first; "+awaitGo)...)...)
-	awaitFile(t, filepath.Join(folder, "first"))
-	java.Ready().Send("acquire")
-	java.ExpectNothing(300 * time.Millisecond)
-	letGo()
-	java.Expect("acquired")
-	first.mustExit(0)
-	second := start(t, folder, with(flags, shell("echo > second")...)...)
-	testenv.Await(t, "withlock connects to its servers", func() bool { return hasSocket(second.cmd.Process.Pid) })
-	start(t, folder, with(flags, "--wait", "200ms", "--", "true")...).mustExit(exitNotAcquired)
-	mustNotExist(t, filepath.Join(folder, "second"))
-	java.Kill()
-	second.mustExit(0)
-	awaitFile(t, filepath.Join(folder, "second"))
 }
 
 // TestOpenFiles checks that the command inherits the open files of withlock, and no other.
