@@ -1,7 +1,6 @@
 package main
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -142,27 +141,7 @@ func TestMigrate_Killed(t *testing.T) {
 // until release.
 func holdOrders(t *testing.T, dbURL string) (release func()) {
 	t.Helper()
-	return hold(t, dbURL, "SELECT COUNT(*) FROM orders")
-}
-
-// hold reads a number in a transaction that stays open until release, on a session that
-// may be idle for as long as the test needs.
-func hold(t *testing.T, dbURL, query string) (release func()) {
-	t.Helper()
-	pool := storetest.Sessions(t, dbURL)
-	tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var n int
-	if err := tx.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
-	}
+	return storetest.Hold(t, dbURL, "SELECT COUNT(*) FROM orders")
 }
 
 // waitForBlocked waits until this many sessions wait to change the table orders.

@@ -178,7 +178,7 @@ func TestDrainQueued(t *testing.T) {
 	args := migrated(t, mariaDBAndRedis.flags(t))
 	first := startProcess(t, append([]string{"--strategy", "async"}, args...)...)
 	setStock(t, first.URL(), "q", 10)
-	release := lockRow(t, args, "q")
+	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	var ids []string
 	for range 3 {
 		answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
@@ -272,7 +272,7 @@ func TestDrainQueued_LostJournal(t *testing.T) {
 	args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})
 	first := startProcess(t, append([]string{"--strategy", "async"}, args...)...)
 	setStock(t, first.URL(), "q", 10)
-	release := lockRow(t, args, "q")
+	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
 	first.Kill()
 	redis.Restart() // it saves nothing
@@ -295,7 +295,7 @@ func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 	args := append([]string{"--strategy", "async"}, migrated(t, mariaDBAndRedis.flags(t))...)
 	first, second := serveHere(t, args...), serveHere(t, args...)
 	setStock(t, first.URL(), "q", 10)
-	release := lockRow(t, args, "q")
+	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
 	id := decoded[placed](t, answer).ID
 	for _, i := range []*service{first, second} {
@@ -315,13 +315,6 @@ func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 			t.Errorf("the list lacks a committed order: %s", page)
 		}
 	}
-}
-
-// lockRow locks the stock row of the SKU in the database that --db names, so that no
-// order of the SKU is committed until release is called.
-func lockRow(t *testing.T, args []string, sku string) (release func()) {
-	t.Helper()
-	return hold(t, args[slices.Index(args, "--db")+1], "SELECT available FROM stock WHERE sku = '"+sku+"' FOR UPDATE")
 }
 
 // TestQueueWarning checks that the start says what a 202 promises if Redis may lose

@@ -437,9 +437,9 @@ func (s *shop) awaitAnswer(status int, passed bool, body string) {
 	testenv.AwaitSuccess(s.t, "the answer changes", func() error { return s.answers(status, passed, body) })
 }
 
-// same compares two answers, except headers that differ between any two answers. what is
-// what was asked.
-func (s *shop) same(what string, a, b answer) {
+// same checks that two answers to a request are the same, except headers that differ between
+// any two answers.
+func (s *shop) same(request string, a, b answer) {
 	s.t.Helper()
 	var diff bytes.Buffer
 	if a.status != b.status || a.body != b.body {
@@ -460,7 +460,7 @@ func (s *shop) same(what string, a, b answer) {
 		}
 	}
 	if diff.Len() > 0 {
-		s.t.Fatalf("%.100s: %s", what, diff.String())
+		s.t.Fatalf("%.100s: %s", request, diff.String())
 	}
 }
 

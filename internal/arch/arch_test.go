@@ -54,7 +54,7 @@ var mayImport = map[string][]string{
 	"internal/lock/mysql":               {"internal/lock/session"},
 	"internal/lock/postgres":            {"internal/lock/session"},
 	"internal/store":                    {"internal/ledger/sqltx", "internal/retry", "migrations"},
-	"internal/store/storetest":          {"internal/store", "internal/testenv"},
+	"internal/store/storetest":          {"internal/stock", "internal/store", "internal/testenv"},
 	"internal/lab/command":              {"internal/commandline", "internal/testenv"},
 	"internal/lab/load":                 {"client", "internal/retry"},
 	"internal/testenv/chromium":         {"internal/testenv"},

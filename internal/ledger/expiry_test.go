@@ -324,7 +324,7 @@ func TestExpire_WaitsForOneRow(t *testing.T) {
 		o := place(t, l, locked)
 		d.makeDue(t, o, place(t, l, free))
 		j := claim(t, l, "expiry", "holder")
-		unlock := d.lockRowOf(t, locked)
+		unlock := storetest.LockRow(t, d.url, locked)
 		defer unlock()
 		done := d.waitingBatch(t, j)
 		for what, held := range map[string]bool{
@@ -354,7 +354,7 @@ func TestExpire_LostWhileWaiting(t *testing.T) {
 		lay(t, l, sku, 10)
 		d.makeDue(t, place(t, l, sku))
 		lost := claim(t, l, "expiry", "a")
-		unlock := d.lockRowOf(t, sku)
+		unlock := storetest.LockRow(t, d.url, sku)
 		defer unlock()
 		done := d.waitingBatch(t, lost)
 		outlive(t, d, "expiry")
@@ -416,7 +416,7 @@ func TestExpire_LockedRow(t *testing.T) {
 				lay(t, l, free, 10)
 				d.makeDue(t, place(t, l, locked), place(t, l, locked), place(t, l, locked, free), place(t, l, free))
 				j := claim(t, l, string("expiry-"+free), "holder")
-				unlock := d.lockRowOf(t, locked)
+				unlock := storetest.LockRow(t, d.url, locked)
 				defer unlock()
 				var round ExpiryRound
 				batch := func(want ...int) {
@@ -565,7 +565,7 @@ func TestExpire_HotRow(t *testing.T) {
 		j := claim(t, l, string("expiry-"+hot), "holder")
 		var e Expiry
 		for range 64 { // it draws the row; and the wait ends early if this machine is slow
-			unlock := d.lockRowOf(t, hot)
+			unlock := storetest.LockRow(t, d.url, hot)
 			defer unlock()
 			ended := make(chan error, 1)
 			go func() {

@@ -572,7 +572,7 @@ func TestQueuedLockedRow(t *testing.T) {
 		for range others {
 			mustQueue(t, i.instance, oneUnit(free))
 		}
-		unlock := s.lockStockRow(t, locked)
+		unlock := storetest.LockRow(t, s.url, locked)
 		defer unlock()
 		consume(t, i.instance)
 		testenv.Await(t, "the orders of another SKU are committed", func() bool { return s.ledgerCounts(t, free).sold == others })

@@ -457,40 +457,6 @@ func place(ctx context.Context, s *instance, r order.Request) <-chan reply {
 	return answer
 }
 
-// lockStockRow locks the SKU's stock row until unlock is called.
-func (s *shop) lockStockRow(t *testing.T, sku stock.SKU) (unlock func()) {
-	t.Helper()
-	tx := s.sql.DB().WithContext(context.WithoutCancel(t.Context())).Begin()
-	lock := func() error {
-		var locked string
-		return tx.Raw("SELECT sku FROM stock WHERE sku = ? FOR UPDATE", string(sku)).Row().Scan(&locked)
-	}
-	if err := lock(); err != nil {
-		t.Fatal(err)
-	}
-	stop := make(chan struct{})
-	var holding sync.WaitGroup
-	holding.Go(func() { // the server ends a transaction that stays idle
-		ticker := time.NewTicker(300 * time.Millisecond)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-stop:
-				tx.Rollback()
-				return
-			case <-ticker.C:
-				if err := lock(); err != nil {
-					t.Errorf("the lock was lost: %v", err)
-				}
-			}
-		}
-	})
-	return sync.OnceFunc(func() {
-		close(stop)
-		holding.Wait()
-	})
-}
-
 // rowLockWait is how long a session waits for a row lock.
 const rowLockWait = 3 * time.Second
 

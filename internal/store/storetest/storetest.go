@@ -4,9 +4,12 @@ package storetest
 import (
 	"context"
 	"database/sql"
+	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -51,6 +54,30 @@ func Sessions(t testenv.T, url string) *sql.DB {
 	check(t, err)
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
+}
+
+// LockRow locks the stock row of the SKU until unlock is called.
+func LockRow(t testenv.T, dbURL string, sku stock.SKU) (unlock func()) {
+	t.Helper()
+	return Hold(t, dbURL, "SELECT sku FROM stock WHERE sku = '"+string(sku)+"' FOR UPDATE")
+}
+
+// Hold runs a statement in a transaction that stays open until release is called, on a session
+// that may be idle for as long as the test needs.
+func Hold(t testenv.T, dbURL, statement string) (release func()) {
+	t.Helper()
+	ctx := context.Background()
+	tx, err := Sessions(t, dbURL).BeginTx(ctx, nil)
+	check(t, err)
+	idle := "SET idle_in_transaction_session_timeout = 0"
+	if strings.HasPrefix(dbURL, "mysql:") {
+		idle = "SET SESSION idle_transaction_timeout = 0"
+	}
+	for _, s := range []string{idle, statement} {
+		_, err := tx.ExecContext(ctx, s)
+		check(t, err)
+	}
+	return sync.OnceFunc(func() { check(t, tx.Rollback()) })
 }
 
 func check(t testenv.T, err error) {
