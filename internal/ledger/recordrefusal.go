@@ -15,8 +15,8 @@ import (
 // RecordRefusal records that a queued order, which was answered 202 before the ledger had
 // it, is refused. The row blocks the order's ID: no transaction can commit the take
 // afterwards. It replaces a void order, which an instance of another strategy can leave
-// under the ID of a key. If the database refuses the order's lines or its buyer,
-// the row is without them.
+// under the ID of a key. If the database refuses the order's lines, the row is without
+// them, and if it still refuses the row, without its buyer.
 //
 // Refused: the take is not committed and never will be. Committed: the ledger has
 // the take's order. Unknown: the database did not answer; the row may be there or
@@ -29,7 +29,11 @@ func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome 
 	for try := 1; ; try++ {
 		err := l.replaceVoid(ctx, o)
 		if sqltx.IsValueError(err) {
-			o.Lines, o.Buyer = nil, ""
+			o.Lines = nil
+			err = l.replaceVoid(ctx, o)
+		}
+		if sqltx.IsValueError(err) {
+			o.Buyer = "" // whose token then does not show the order
 			err = l.replaceVoid(ctx, o)
 		}
 		switch {
