@@ -354,7 +354,7 @@ func TestOrders_StatusChanges(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
 		placed := []order.Order{mustRecord(t, l, "a"), mustRecord(t, l, "a"), mustRecord(t, l, "a")}
-		slow, reads := openSQL(t, d.url), 0
+		slow, reads := storetest.SQL(t, d.url), 0
 		err := slow.DB().Callback().Row().Before("gorm:row").Register("pay another", func(*gorm.DB) {
 			d.setStatus(t, placed[reads], order.Paid)
 			reads++
