@@ -5,7 +5,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -64,9 +63,9 @@ func checkSeed(t *testing.T, seed uint64, server *testenv.RedisServer, dbURL str
 	if seed%2 == 1 {
 		args = append(args, "--payment-window", "1s")
 	}
-	wiredDB, wire := wired(t, dbURL)
+	wire := testenv.NewWire(t, dbURL)
 	code, _, _ := runWith(t, func(s *settings) {
-		s.wiredDB = wiredDB
+		s.wiredDB = wire.Through(dbURL)
 		s.disturb = map[string]func(){"the connections to the database are cut": func() { wire.Cut() }}
 		if !spec.Queues() { // what is queued is as durable as Redis
 			s.disturb["Redis is emptied"] = func() { flush(t, server) }
@@ -97,18 +96,6 @@ func soundStrategies() (all []assembly.Spec) {
 // seedOf returns a seed of a history of the strategy.
 func seedOf(strategy string) uint64 {
 	return uint64(slices.IndexFunc(soundStrategies(), func(spec assembly.Spec) bool { return spec.Name == strategy }))
-}
-
-// wired returns the URL of the database through a wire.
-func wired(t *testing.T, dbURL string) (string, *testenv.Wire) {
-	t.Helper()
-	u, err := url.Parse(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire := testenv.NewWire(t, u.Host)
-	u.Host = wire.Addr()
-	return u.String(), wire
 }
 
 // flush empties a Redis.

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -188,7 +188,7 @@ func TestDrainQueued(t *testing.T) {
 	args := migrated(t, mariaDBAndRedis.flags(t))
 	first := startProcess(t, append([]string{"--strategy", "async"}, args...)...)
 	setStock(t, first.URL(), "q", 10)
-	release := lockRow(t, args, "q")
+	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	var ids []string
 	for range 3 {
 		answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
@@ -323,11 +323,7 @@ func TestDrainQueued_NothingQueued(t *testing.T) {
 	args := migrated(t, mariaDBAndRedis.flags(t))
 	api := serveHere(t, append([]string{"--strategy", "lua"}, args...)...)
 	setStock(t, api.URL(), "q", 10)
-	db, err := store.OpenSQL(t.Context(), args[slices.Index(args, "--db")+1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, args[slices.Index(args, "--db")+1])
 	owner := func() (generation int64, layout string) {
 		t.Helper()
 		if err := db.DB().Raw("SELECT generation, layout FROM ledger").Row().Scan(&generation, &layout); err != nil {
@@ -375,7 +371,7 @@ func TestDrainQueued_LostJournal(t *testing.T) {
 	args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})
 	first := startProcess(t, append([]string{"--strategy", "async"}, args...)...)
 	setStock(t, first.URL(), "q", 10)
-	release := lockRow(t, args, "q")
+	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
 	first.Kill()
 	redis.Restart() // it saves nothing
@@ -398,7 +394,7 @@ func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 	args := append([]string{"--strategy", "async"}, migrated(t, mariaDBAndRedis.flags(t))...)
 	first, second := serveHere(t, args...), serveHere(t, args...)
 	setStock(t, first.URL(), "q", 10)
-	release := lockRow(t, args, "q")
+	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
 	id := decoded[placed](t, answer).ID
 	for _, i := range []*service{first, second} {
@@ -418,13 +414,6 @@ func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 			t.Errorf("the list lacks a committed order: %s", page)
 		}
 	}
-}
-
-// lockRow locks the stock row of the SKU in the database that --db names, so that no
-// order of the SKU is committed until release is called.
-func lockRow(t *testing.T, args []string, sku string) (release func()) {
-	t.Helper()
-	return hold(t, args[slices.Index(args, "--db")+1], "SELECT available FROM stock WHERE sku = '"+sku+"' FOR UPDATE")
 }
 
 // TestQueueWarning checks that the start says what a 202 promises if Redis may lose

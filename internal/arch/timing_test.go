@@ -51,7 +51,7 @@ var timed = map[string]string{
 }
 
 // support lists the packages, apart from tests, that hold test code.
-var support = []string{"internal/testenv", "internal/testenv/...", "internal/faults", "internal/lock/locktest", "internal/stock/gatetest", "internal/ledger/cutter/cuttertest"}
+var support = []string{"internal/testenv", "internal/testenv/...", "internal/faults", "internal/store/storetest", "internal/lock/locktest", "internal/stock/gatetest", "internal/ledger/cutter/cuttertest"}
 
 // inBubble is what a line with a sleep of a bubble says if the rules cannot see it.
 const inBubble = "in a bubble"

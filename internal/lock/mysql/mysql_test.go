@@ -13,41 +13,19 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
-
-func open(t *testing.T, dbURL string) *sql.DB {
-	t.Helper()
-	pool, err := store.OpenSessions(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
-	return pool
-}
-
-func migrate(t *testing.T, dbURL string) {
-	t.Helper()
-	ledger, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ledger.Close()
-	if err := ledger.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // TestReadOnlyServer makes the server of a holder read-only, as the first step of a
 // switchover to another server does.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnMariaDB(t)
-	migrate(t, server.URL())
-	pool := open(t, server.URL())
+	storetest.MigratedURL(t, server.URL())
+	pool := storetest.Sessions(t, server.URL())
 	l, err := New(t.Context(), pool, locktest.LongLease)
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +50,7 @@ func TestGaleraNode(t *testing.T) {
 		t.Fatalf("Galera is not installed: %v", err)
 	}
 	server := testenv.OwnMariaDB(t, "--wsrep-provider="+library, "--wsrep-on=OFF", "--binlog-format=ROW")
-	if _, err := New(t.Context(), open(t, server.URL()), 0); err == nil || !strings.Contains(err.Error(), "Galera") {
+	if _, err := New(t.Context(), storetest.Sessions(t, server.URL()), 0); err == nil || !strings.Contains(err.Error(), "Galera") {
 		t.Errorf("New on a Galera node: %v", err)
 	}
 }
@@ -116,9 +94,8 @@ func TestKey(t *testing.T) {
 // TestRaise raises a sequence that another session has raised further meanwhile.
 func TestRaise(t *testing.T) {
 	t.Parallel()
-	dbURL := testenv.MariaDB(t)
-	migrate(t, dbURL)
-	conn, err := open(t, dbURL).Conn(t.Context())
+	dbURL := storetest.MigratedURL(t, testenv.MariaDB(t))
+	conn, err := storetest.Sessions(t, dbURL).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
