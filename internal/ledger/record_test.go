@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"gorm.io/gorm"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
@@ -83,7 +83,7 @@ func fragile(c cutter.Cutter, bad stock.SKU) cutter.Cutter {
 	return cuttertest.WithCut(c, func(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
 		switch {
 		case len(takes) > 1:
-			return nil, gorm.ErrInvalidField // a fault of one order
+			return nil, &pgconn.PgError{Code: "42703"} // a fault of one order
 		case takes[0].Lines[0].SKU == bad:
 			return nil, errors.New("the database is away") // a fault of no order
 		}

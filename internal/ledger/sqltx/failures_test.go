@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -236,20 +235,5 @@ func TestQueryRow(t *testing.T) {
 		if err := at.Scan(value); err == nil {
 			t.Errorf("%v was read as the time %v", value, at)
 		}
-	}
-}
-
-// TestErrors_OfGorm checks the errors that gorm puts in place of the database's.
-func TestErrors_OfGorm(t *testing.T) {
-	for _, err := range []error{gorm.ErrDuplicatedKey, gorm.ErrForeignKeyViolated, gorm.ErrCheckConstraintViolated} {
-		if !sqltx.IsStatementError(err) || !sqltx.IsKnownRollback(err) || sqltx.IsValueError(err) == sqltx.IsDuplicate(err) {
-			t.Errorf("%v is %q", err, classes(err))
-		}
-	}
-	if !sqltx.IsStatementError(gorm.ErrInvalidField) || !sqltx.ProvesNoCommit(gorm.ErrInvalidField) {
-		t.Errorf("%v is %q", gorm.ErrInvalidField, classes(gorm.ErrInvalidField))
-	}
-	if !sqltx.IsKnownRollback(sql.ErrTxDone) {
-		t.Errorf("%v is %q", sql.ErrTxDone, classes(sql.ErrTxDone))
 	}
 }
