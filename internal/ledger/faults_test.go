@@ -512,8 +512,7 @@ func stockCalls(has contents) (cs []call) {
 	return cs
 }
 
-// first returns the order that a Change returns: after a COMMIT that was not answered, the
-// additions are left to the outbox.
+// first returns the order that a Change returns, without the additions.
 func first(o order.Order, _ []stock.Change, err error) (order.Order, error) { return o, err }
 
 // changeCalls are calls of the methods that change orders and payments.
@@ -1070,25 +1069,6 @@ func TestFaults_AlwaysRolledBack(t *testing.T) {
 				t.Errorf("after %q: %v", hit, err)
 			}
 		})
-	}
-}
-
-// TestFaults_ChangeStaysOpen expects that it stays unknown whether a change was made whose
-// COMMIT was not answered, if every later try is rolled back: a COMMIT that is still under way
-// keeps their rows locked.
-func TestFaults_ChangeStaysOpen(t *testing.T) {
-	t.Parallel()
-	s := openTemplate(t).copy(t)
-	s.faults.Arm(
-		faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"},
-		faults.Fault{Kind: faults.LockTimeout, Nth: 1, Times: faults.Always, Only: "BEGIN", After: "COMMIT"})
-	_, _, err := s.l.Change(t.Context(), s.pending.ID, order.ChangeOptions{Payment: "new"}, pay("new"))
-	_, hit := s.faults.Disarm()
-	if !errors.Is(err, sqltx.ErrUnknownOutcome) || errors.Is(err, stock.ErrBusy) || len(hit) != maxTries {
-		t.Errorf("after %q: %v", hit, err)
-	}
-	if p, err := readPayment(t.Context(), s.healthy, "new"); err != nil || p.Status != order.PaymentPaid {
-		t.Errorf("the change was not made: %+v, %v", p, err)
 	}
 }
 

@@ -297,15 +297,13 @@ func TestRevive_EarlierTake(t *testing.T) {
 }
 
 // TestChange_PaymentOfTwoOrders checks a payment that is reported for two orders at once:
-// it pays the order whose transaction is first. The other change decides again, and finds
-// whose payment it is.
+// it pays the order whose transaction is first.
 func TestChange_PaymentOfTwoOrders(t *testing.T) {
 	t.Parallel()
-	reused := errors.New("the payment is another order's")
 	payment := func(before func()) func(order.Locked) (order.Transition, error) {
 		return func(s order.Locked) (order.Transition, error) {
 			if s.Payment != nil && s.Payment.OrderID != s.Order.ID {
-				return order.Transition{}, reused
+				return order.Transition{}, order.ErrPaymentReused
 			}
 			before()
 			return order.Transition{To: order.Paid, PaymentID: "payment-1", PaymentStatus: order.PaymentPaid}, nil
@@ -330,8 +328,8 @@ func TestChange_PaymentOfTwoOrders(t *testing.T) {
 			pay()
 			between = func() {}
 		}
-		if _, _, err := l.Change(t.Context(), second.ID, order.ChangeOptions{Payment: "payment-1"}, payment(between)); !errors.Is(err, reused) {
-			t.Errorf("paying the second order: %v, want %q", err, reused)
+		if _, _, err := l.Change(t.Context(), second.ID, order.ChangeOptions{Payment: "payment-1"}, payment(between)); !errors.Is(err, order.ErrPaymentReused) {
+			t.Errorf("paying the second order: %v, want %q", err, order.ErrPaymentReused)
 		}
 		again := takeOf("a")
 		again.OrderID, again.TakeID = late.ID, late.NextTake()
