@@ -687,8 +687,6 @@ func readCalls(has contents) (cs []call) {
 			return s.l.Orders(ctx, order.Filter{Buyer: "nobody", Limit: 20})
 		}),
 		reads("History", nil, func(ctx context.Context, s *shelf) ([]order.Step, error) { return s.l.History(ctx, has.expired.ID, 7) }),
-		reads("Payment", nil, func(ctx context.Context, s *shelf) (order.Payment, error) { return s.l.Payment(ctx, "paid") }),
-		reads("Payment that is none", order.ErrUnknownPayment, func(ctx context.Context, s *shelf) (order.Payment, error) { return s.l.Payment(ctx, "nothing") }),
 		reads("Payments", nil, func(ctx context.Context, s *shelf) ([]order.Payment, error) {
 			return s.l.Payments(ctx, order.PaymentFilter{Limit: 20})
 		}),
