@@ -48,7 +48,7 @@ var placing = []mutant{
 	{"one more than there is, under a row lock", cutterRules, "available < l.units", "available+1 < l.units", "internal/ledger/cutter TestConformance/SQLite/for-update/LastUnits"},
 	{"the last unit kept back", cutterRules, "available < l.units", "available <= l.units", "internal/ledger/cutter TestConformance/SQLite/for-update/LastUnits"},
 	{"epoch not demanded", cutterRules, "l.epoch != 0 && r.epoch != l.epoch", "false", "internal/ledger/cutter TestConformance/SQLite/for-update/StaleEpochAlone"},
-	{"epoch not demanded in one UPDATE", merged, "if l.epoch != 0 {\n\t\tsql +=", "if false {\n\t\tsql +=", "internal/protocol TestTakeOutlivesRefill/SQLite"},
+	{"epoch not demanded in one UPDATE", merged, "if l.epoch != 0 {\n\t\tsql +=", "if false {\n\t\tsql +=", "internal/ledger/cutter TestConformance/SQLite/merged/StaleEpochAlone"},
 	{"one more than there is, in one UPDATE of several SKUs", merged, "text.WriteString(\" AND available >= ?\")", "text.WriteString(\" AND available + 1 >= ?\")", "internal/ledger/cutter TestConformance/SQLite/merged/AllLinesOrNone"},
 	{"epoch not demanded in one UPDATE of several SKUs", merged, "if of.epoch != 0 {\n\t\t\ttext", "if false {\n\t\t\ttext", "internal/ledger/cutter TestConformance/SQLite/merged/EpochOfEveryLine"},
 	{"recovery does not wait for the deadline", recovery, "r.counter.ScanInFlight(ctx, r.takeDeadline,", "r.counter.ScanInFlight(ctx, 0,", "internal/protocol TestYoungTakesAreLeft"},
