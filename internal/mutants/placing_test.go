@@ -178,6 +178,8 @@ var placing = []mutant{
 	{"the time of an order begins before its turn", record, "r.begun = true\n\tr.order.RecordedAt(created, expires)", "r.begun = true", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
 	{"the time of an order begins before it has its rows", groupCommit, "_, err = l.begin(rs) //", "_ = err //", "internal/ledger TestRecord_TimesAfterALockWait/MariaDB"},
 	{"transactions take no time", groupCommit, "l.metrics.transaction, time.Since(begun)", "l.metrics.transaction, 0*time.Since(begun)", "internal/ledger TestTransactionIsMeasured/SQLite"},
+	{"a group after one that did not fit is sent twice too", groupCommit, "l.cutFirst.Store(len(accepted) < len(rs))", "", "internal/ledger TestCutFirst/MariaDB"},
+	{"a group after one that fits is not sent at once", groupCommit, "l.cutFirst.Store(len(accepted) < len(rs))", "l.cutFirst.Store(true)", "internal/ledger TestCutFirst/MariaDB"},
 	{"a short payment window passes in a lock wait", groupCommit, "plan.GroupCut != nil && l.mayWait &&", "plan.GroupCut != nil &&", "internal/ledger TestRecord_TimesAfterALockWait/PostgreSQL"},
 	{"an order is committed although its caller has given up", record, "if r.left {\n\t\treturn false", "if false {\n\t\treturn false", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
 	{"an order that was given up before it began is unknown", record, "if r.begun {", "if true {", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
