@@ -34,18 +34,18 @@ const (
 type refusalCache struct {
 	soldOut time.Duration // how long sold out is repeated; 0: it is not
 
-	mu    sync.RWMutex
-	last  map[stock.SKU]cachedRefusal
-	since time.Time // refusals for which the ledger was asked before are not remembered
+	mu   sync.RWMutex
+	last map[stock.SKU]cachedRefusal
+	// changed is when a SKU was last changed, any of them. A refusal for which the ledger was
+	// asked before is not remembered.
+	changed time.Time
 }
 
-// cachedRefusal is a refusal, and until when it may be repeated. Without a refusal, it keeps
-// those from being remembered for which the ledger was asked before.
+// cachedRefusal is a refusal, and until when it may be repeated.
 type cachedRefusal struct {
 	refusal *stock.Refusal
 	units   int64 // the least quantity that is refused; 0: any
 	until   time.Time
-	asked   time.Time // before the ledger was asked, or when the SKU was changed
 }
 
 // refuse returns the refusal of one of the lines that may be repeated now, or nil. An order
@@ -71,7 +71,7 @@ func (c *refusalCache) refuse(lines []stock.Line) error {
 // the opening hours or a lack of units. asked is a time before the ledger was asked.
 func (c *refusalCache) learn(asked time.Time, lines []stock.Line, reason error) {
 	var (
-		r       = cachedRefusal{asked: asked}
+		r       cachedRefusal
 		notOpen *stock.NotOpen
 		age     = maxHoursAge
 	)
@@ -90,7 +90,16 @@ func (c *refusalCache) learn(asked time.Time, lines []stock.Line, reason error) 
 		return
 	}
 	r.until = asked.Add(age)
-	c.remember(r.refusal.SKU, r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.last[r.refusal.SKU]
+	if asked.Before(c.changed) || known.units < r.units && time.Now().Before(known.until) { // which refuses more
+		return
+	}
+	if c.last == nil || len(c.last) >= maxRefusals {
+		c.last = make(map[stock.SKU]cachedRefusal)
+	}
+	c.last[r.refusal.SKU] = r
 }
 
 // quantity returns the units of the SKU in the lines.
@@ -104,24 +113,10 @@ func quantity(lines []stock.Line, sku stock.SKU) (units int64) {
 }
 
 // forget ends the repetition of the SKU's refusal, because its hours or its units may have
-// changed. A refusal for which the ledger was asked before is not repeated.
-func (c *refusalCache) forget(sku stock.SKU) { c.remember(sku, cachedRefusal{asked: time.Now()}) }
-
-// remember replaces what is known of the SKU, unless that is more recent, or refuses
-// smaller quantities.
-func (c *refusalCache) remember(sku stock.SKU, r cachedRefusal) {
+// changed.
+func (c *refusalCache) forget(sku stock.SKU) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := c.last[sku]
-	if r.asked.Before(known.asked) || r.asked.Before(c.since) {
-		return
-	}
-	if known.units < r.units && time.Now().Before(known.until) {
-		return
-	}
-	if c.last == nil || len(c.last) >= maxRefusals {
-		// What was known of changes is gone, too.
-		c.last, c.since = make(map[stock.SKU]cachedRefusal), time.Now()
-	}
-	c.last[sku] = r
+	delete(c.last, sku)
+	c.changed = time.Now()
 }
