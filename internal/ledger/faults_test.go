@@ -708,7 +708,6 @@ func readCalls(has contents) (cs []call) {
 		reads("Row of no SKU", stock.ErrUnknownSKU, func(ctx context.Context, s *shelf) (StockRow, error) { return s.l.Row(ctx, "nothing") }),
 		reads("Rows", nil, func(ctx context.Context, s *shelf) ([]StockRow, error) { return s.l.Rows(ctx, "a", 20) }),
 		reads("RowsOf", nil, func(ctx context.Context, s *shelf) ([]StockRow, error) { return s.l.RowsOf(ctx, skus) }),
-		reads("Sold", nil, func(ctx context.Context, s *shelf) (int64, error) { return s.l.Sold(ctx, "a") }),
 		reads("Counts", nil, func(ctx context.Context, s *shelf) ([]Count, error) { return s.l.Counts(ctx, skus) }),
 		reads("Recount", nil, func(ctx context.Context, s *shelf) ([]Count, error) { return s.l.Recount(ctx, skus) }),
 		reads("WrongClaims", nil, func(ctx context.Context, s *shelf) ([]Claim, error) { return s.l.WrongClaims(ctx, skus, 20) }),
