@@ -155,8 +155,6 @@ func (t *transaction) commit(statements []Statement, rows int64) error {
 		return sql.ErrTxDone
 	case t.ctx.Err() != nil: // the COMMIT is not sent
 		return t.ctx.Err()
-	case !t.begun && len(statements) == 0:
-		return nil
 	}
 	if !t.texts && len(statements) > 0 {
 		if err := t.execFirst(statements, rows); err != nil {
