@@ -1267,6 +1267,11 @@ func TestUnknownClock(t *testing.T) {
 	if err := s.l.ClockKnown(); !errors.Is(err, errClockUnknown) {
 		t.Errorf("ClockKnown: %v", err)
 	}
+	machine := time.Now()
+	s.l.clock.wall = func() time.Time { return machine }
+	if now := s.l.Now(); !now.Equal(machine.Truncate(time.Microsecond)) || now.Location() != time.UTC {
+		t.Errorf("Now: %v, and this machine's clock shows %v", now, machine)
+	}
 }
 
 // TestClosed expects that a closed ledger refuses orders, and has nothing to say of others.
