@@ -259,27 +259,6 @@ func TestStartIsOvertaken(t *testing.T) {
 	}
 }
 
-// TestSeenLoaded checks that an instance does not wait for a generation that it has seen
-// loaded, although another one has loaded it.
-func TestSeenLoaded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(2, 0, 0)
-		if err := f.all[0].start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		f.redis.mark = stock.Mark{} // which says nothing
-		if err := f.all[1].start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		f.flush()
-		start := time.Now()
-		if err := f.all[1].follow(t.Context(), f.generation()); err != nil || time.Since(start) > 0 {
-			t.Errorf("followed after %v: %v", time.Since(start), err)
-		}
-	})
-}
-
 // TestWaitForALoadEnds checks that a start does not wait for another instance's load
 // for longer than its context lasts, and that the next one waits again.
 func TestWaitForALoadEnds(t *testing.T) {
@@ -622,23 +601,6 @@ func TestUncounted(t *testing.T) {
 			if n = 5; !step.broken {
 				time.Sleep(countPause)
 			}
-		}
-	})
-}
-
-// TestRaisePauseEnds checks that a raise that must pause does not outlast its context.
-func TestRaisePauseEnds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(1, 0, 0)
-		if err := f.all[0].start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		f.flush()
-		ctx, cancel := context.WithTimeout(t.Context(), raisePause/2)
-		defer cancel()
-		if err := f.all[0].start(ctx); !errors.Is(err, context.DeadlineExceeded) || f.generation() != 1 {
-			t.Errorf("generation %d, %v", f.generation(), err)
 		}
 	})
 }

@@ -23,8 +23,6 @@ const (
 	// instance that raised it, before it raises another. A load takes three round trips
 	// on a new connection.
 	loadGrace = 2 * time.Second
-	// raisePause is the shortest pause between two raises by one instance.
-	raisePause = 500 * time.Millisecond
 	// maxRaises bounds the tries of a raise that meets another instance's.
 	maxRaises = 5
 	// maxJoins bounds the tries to join, which follow each other after joinPause:
@@ -61,10 +59,8 @@ type generations struct {
 	// there has been a new generation.
 	demands, answered atomic.Int64
 
-	mu         sync.Mutex       // held while the generation in use changes
-	since      time.Time        // when it changed
-	raised     time.Time        // when this instance last raised one
-	seenLoaded stock.Generation // the last one whose scripts were loaded, as far as this instance knows
+	mu    sync.Mutex // held while the generation in use changes
+	since time.Time  // when it changed
 }
 
 func (g *generations) current() stock.Generation { return g.ledger.Generation() }
@@ -100,7 +96,6 @@ func (g *generations) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.noteLoaded(mark.Generation)
 	return untilUnchanged(func() error {
 		if owner.Layout == g.layout && !restored(owner, mark) {
 			g.use(owner.Generation)
@@ -315,34 +310,22 @@ func (g *generations) join(ctx context.Context) error {
 	}
 }
 
-// becomesLoaded reports whether the scripts of the generation in use are loaded. It waits
-// a while for the instance that raised the generation to load them. It does not wait if
-// this instance raised the generation, or has seen the scripts loaded: then no other
-// instance will load them. If err is not nil, the result is unknown.
+// becomesLoaded reports whether the scripts of the generation in use are loaded. While the
+// generation is new to this instance, it waits for the instance that raised it to load them.
+// If err is not nil, the result is unknown.
 func (g *generations) becomesLoaded(ctx context.Context) (bool, error) {
 	g.mu.Lock()
 	since, generation := g.since, g.current()
-	lost := g.seenLoaded == generation || !g.raised.Before(g.since)
 	g.mu.Unlock()
 	for {
 		loaded, err := g.loaded(ctx)
-		switch {
-		case loaded || err != nil:
+		if loaded || err != nil || time.Since(since) > loadGrace {
 			return loaded, err
-		case lost, time.Since(since) > loadGrace:
-			return false, nil
 		}
 		if err := retry.Sleep(ctx, retry.Jitter(4*time.Millisecond, 1)); err != nil {
 			return false, fmt.Errorf("waiting until generation %d is loaded: %w", generation, err)
 		}
 	}
-}
-
-// noteLoaded notes that the generation's scripts were loaded.
-func (g *generations) noteLoaded(loaded stock.Generation) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.seenLoaded = max(g.seenLoaded, loaded)
 }
 
 // raise raises the ledger to the generation next, moves the instance to it, and
@@ -355,20 +338,11 @@ func (g *generations) raise(ctx context.Context, seen ledger.Owner, next stock.G
 	if next > stock.MaxGeneration {
 		return fmt.Errorf("raising the generation to %d: the greatest generation is %d", next, stock.MaxGeneration)
 	}
-	g.mu.Lock()
-	pause := time.Until(g.raised.Add(raisePause))
-	g.mu.Unlock()
-	if err := retry.Sleep(ctx, pause); err != nil {
-		return fmt.Errorf("raising the generation to %d: %w", next, err)
-	}
 	answers := g.demands.Load()
 	if err := g.ledger.RaiseGeneration(ctx, seen, ledger.Owner{Generation: next, Layout: g.layout, Queues: g.queues}); err != nil {
 		return err
 	}
 	g.use(next)
-	g.mu.Lock()
-	g.raised = time.Now()
-	g.mu.Unlock()
 	g.answered.Store(answers)
 	g.log.Info("took over the stock", "generation", next, "layout", g.layout, "before", seen.Layout)
 	if g.counter == nil {
@@ -384,14 +358,7 @@ func (g *generations) loaded(ctx context.Context) (bool, error) {
 	if g.counter == nil {
 		return true, nil
 	}
-	g.mu.Lock()
-	generation := g.current() // the gate may be asked about a later one, but not about an earlier one
-	g.mu.Unlock()
-	loaded, err := g.counter.Loaded(ctx)
-	if loaded {
-		g.noteLoaded(generation)
-	}
-	return loaded, err
+	return g.counter.Loaded(ctx)
 }
 
 func (g *generations) mark(ctx context.Context) (stock.Mark, error) {
