@@ -7,8 +7,8 @@ const storeEngines = "internal/store/engines.go"
 // engines are mutants of what the service refuses because of what a store is.
 var engines = []mutant{
 	{"an engine is what its redis_version says", storeEngines, "ok && other != \"redis\" && other != \"gcc\" {", "ok && other == \"\" {", "internal/store TestRedisEngines/Dragonfly"},
-	{"a server without a run ID is Redis", storeEngines, "server[\"redis_version\"] != \"\" && server[\"run_id\"] != \"\":", "server[\"redis_version\"] != \"\":", "internal/store TestRedisEngines/no_run_ID"},
-	{"KeyDB is Redis", storeEngines, "case strings.Contains(path.Base(server[\"executable\"]), \"keydb\"):", "case path.Base(server[\"executable\"]) == \"\":", "internal/store TestRedisEngines/KeyDB"},
+	{"a server without a run ID is Redis", storeEngines, "fields[\"redis_version\"] != \"\" && fields[\"run_id\"] != \"\":", "fields[\"redis_version\"] != \"\":", "internal/store TestRedisEngines/no_run_ID"},
+	{"KeyDB is Redis", storeEngines, "case strings.Contains(path.Base(fields[\"executable\"]), \"keydb\"):", "case path.Base(fields[\"executable\"]) == \"\":", "internal/store TestRedisEngines/KeyDB"},
 	{"an engine that is not in the table is safe", storeEngines, "return s.engine.forgets > 0 &&", "return", "internal/store TestRedisEngines/another_engine"},
 	{"a version that cannot be read is safe", storeEngines, "majorOf(s.version) >= s.engine.forgets", "!olderThan(s.version, s.engine.forgets, 0)", "internal/store TestRedisEngines/a_version_that_cannot_be_read"},
 	{"a version that cannot be read is that of an early Redis", storeEngines, "s.engine.watched && majorOf(s.version) > 0:", "s.engine.watched:", "internal/store TestRedisEngines/a_version_that_cannot_be_read"},

@@ -68,24 +68,24 @@ type redisServer struct {
 	fields  map[string]string // of all sections
 }
 
-// recogniseRedis returns the engine that INFO's section server names, and its version.
+// recogniseRedis returns the engine that INFO names in its section server, and its version.
 // redis_version is only what an engine is compatible with: another engine says so in a
 // field of its own.
-func recogniseRedis(server map[string]string) (e redisEngine, version string) {
-	key := strings.ToLower(server["server_name"])
-	for _, field := range slices.Sorted(maps.Keys(server)) {
+func recogniseRedis(fields map[string]string) (e redisEngine, version string) {
+	key := strings.ToLower(fields["server_name"])
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
 		if other, ok := strings.CutSuffix(field, "_version"); ok && other != "redis" && other != "gcc" {
 			key = other
 		}
 	}
 	switch {
 	case key != "":
-	case strings.Contains(path.Base(server["executable"]), "keydb"): // it says so nowhere else in this section
+	case strings.Contains(path.Base(fields["executable"]), "keydb"): // it says so nowhere else in this section
 		key = "keydb"
-	case server["redis_version"] != "" && server["run_id"] != "":
+	case fields["redis_version"] != "" && fields["run_id"] != "":
 		key = "redis"
 	}
-	version = cmp.Or(server[key+"_version"], server["redis_version"])
+	version = cmp.Or(fields[key+"_version"], fields["redis_version"])
 	if i := slices.IndexFunc(redisEngines, func(e redisEngine) bool { return e.key == key }); i >= 0 {
 		return redisEngines[i], version
 	}
@@ -135,16 +135,10 @@ func redisServers(ctx context.Context, client redis.UniversalClient, sections ..
 // askRedis asks a master for these sections of INFO, besides the section server.
 func askRedis(ctx context.Context, node *redis.Client, sections ...string) (s redisServer, err error) {
 	s = redisServer{address: node.Options().Addr, engine: redisEngine{name: unknownEngine}}
-	server, err := info(ctx, node, "server")
-	if err != nil {
+	if s.fields, err = info(ctx, node, append([]string{"server"}, sections...)...); err != nil {
 		return s, fmt.Errorf("Redis at %s does not answer INFO: %w", s.address, err)
 	}
-	s.engine, s.version = recogniseRedis(server)
-	if len(sections) > 0 {
-		if s.fields, err = info(ctx, node, sections...); err != nil {
-			return s, fmt.Errorf("Redis at %s does not answer INFO: %w", s.address, err)
-		}
-	}
+	s.engine, s.version = recogniseRedis(s.fields)
 	return s, nil
 }
 

@@ -39,7 +39,7 @@ func InspectRedis(ctx context.Context, client redis.UniversalClient, use RedisUs
 
 // inspectNode inspects one master.
 func inspectNode(ctx context.Context, node *redis.Client, cluster bool, use RedisUse) (found Findings) {
-	server, err := askRedis(ctx, node, "server", "memory", "replication", "persistence", "clients", "cluster")
+	server, err := askRedis(ctx, node, "memory", "replication", "persistence", "clients", "cluster")
 	if err != nil {
 		found.Problem("allow the command INFO, or check the server", "%v", err)
 		return found
