@@ -27,8 +27,6 @@ type InProcessRedis struct {
 	url    string
 	stop   chan struct{}
 	expiry sync.WaitGroup
-	closed sync.Once
-	err    error // of Close
 }
 
 // OpenInProcessRedis starts a Redis inside this process and connects to it.
@@ -92,17 +90,15 @@ func (r *InProcessRedis) URL() string { return r.url }
 // Client returns the server's client. Close closes it.
 func (r *InProcessRedis) Client() redis.UniversalClient { return r.client }
 
-// Close stops the server and discards its data. Further calls have no effect.
-func (r *InProcessRedis) Close() error {
-	r.closed.Do(func() {
-		if r.client != nil {
-			r.err = r.client.Close()
-		}
-		close(r.stop)
-		r.expiry.Wait()
-		r.server.Close()
-	})
-	return r.err
+// Close stops the server and discards its data.
+func (r *InProcessRedis) Close() (err error) {
+	if r.client != nil {
+		err = r.client.Close()
+	}
+	close(r.stop)
+	r.expiry.Wait()
+	r.server.Close()
+	return err
 }
 
 // embeddedFolder is the prefix of the temporary folders' names.
