@@ -13,12 +13,7 @@ import (
 const mendDurability = "set it as docs/engines.md says: a 201 is as durable as a commit"
 
 func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings, err error) {
-	v, err := s.settings(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'version_comment', 'innodb_flush_log_at_trx_commit',
-		'log_bin', 'sync_binlog', 'innodb_doublewrite', 'max_connections', 'read_only', 'wsrep_provider', 'group_replication_group_name', 'aurora_version')`)
-	if err != nil {
-		return nil, err
-	}
-	session, err := s.settings(ctx, mysqlSession)
+	v, err := s.mysqlSettings(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +21,6 @@ func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings
 	if err != nil {
 		return nil, err
 	}
-	maps.Copy(v, session)
 	found.OK("%s is %s %s, %s", s.target, s.engine.product(), v["version"], mysqlReplication(v))
 	found = append(found, mysqlDurability(s.target, v)...)
 	if v["read_only"] != "OFF" {
@@ -68,25 +62,26 @@ func mysqlReplication(v map[string]string) string {
 	return "no replication"
 }
 
-// mysqlSession reads the settings of a session that a URL can change.
-const mysqlSession = "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sql_mode')"
-
-const mysqlEngineVariables = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'log_bin', 'read_only', 'wsrep_provider', 'group_replication_group_name', 'aurora_version')"
+// mysqlSettings reads settings of the server, and those of a session that a URL can change.
+// If it fails, it also returns what it could read.
+func (s *SQL) mysqlSettings(ctx context.Context) (map[string]string, error) {
+	v, err := s.settings(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit',
+		'log_bin', 'sync_binlog', 'innodb_doublewrite', 'max_connections', 'read_only', 'wsrep_provider', 'group_replication_group_name', 'aurora_version')`)
+	if err != nil {
+		return v, err
+	}
+	session, err := s.settings(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sql_mode')")
+	maps.Copy(v, session)
+	return v, err
+}
 
 func (s *SQL) describeMySQL(ctx context.Context) (version, isolation, replication string, err error) {
-	v, err := s.settings(ctx, mysqlEngineVariables)
-	if err != nil {
-		return "", "", "", err
-	}
-	session, err := s.settings(ctx, mysqlSession)
-	if err != nil {
-		return v["version"], "", "", err
-	}
+	v, err := s.mysqlSettings(ctx)
 	replication = mysqlReplication(v)
 	if v["read_only"] != "OFF" {
 		replication += ", read-only"
 	}
-	return v["version"], cmp.Or(session["transaction_isolation"], session["tx_isolation"]), replication, nil
+	return v["version"], cmp.Or(v["transaction_isolation"], v["tx_isolation"]), replication, err
 }
 
 func (s *SQL) describePostgres(ctx context.Context) (version, isolation, replication string, err error) {
