@@ -37,9 +37,6 @@ const (
 	// claimPause is the pause between two looks for such orders. watchPause is the
 	// pause between two measurements of the journal.
 	claimPause, watchPause = time.Second, time.Second
-	// maxClaimPause is the longest pause between two looks, although orders fail all the
-	// time.
-	maxClaimPause = 3 * maxIdle
 	// prunePause is the pause between two removals of consumers that are gone.
 	prunePause = time.Minute
 	// commitTimeout bounds the work on one order after it was read, and what is
@@ -148,30 +145,23 @@ func (f *failures) note(failed bool) {
 }
 
 // consume begins each order that the journal delivers, until ctx ends. After a failure it
-// pauses. It also claims nothing for a while, at most maxClaimPause: perhaps only its own
-// connections are broken, and the consumers of other instances can finish the orders.
+// pauses.
 func (c *Consumer) consume(ctx context.Context, failures *failures, begin func(stock.Take)) {
-	looked := time.Now() // for orders of other consumers, or when it began
-	claimAt := looked    // when the next look is due
+	var looked time.Time // for orders that other consumers have left
 	for ctx.Err() == nil {
-		failed := failures.inRow.Load()
-		if failed > 0 {
-			claimAt = looked.Add(min(time.Since(looked)+maxIdle+claimPause, maxClaimPause))
+		if failed := failures.inRow.Load(); failed > 0 {
 			_ = retry.Sleep(ctx, failurePause+retry.Jitter(failurePause, int(failed)))
 		}
-		claim := !time.Now().Before(claimAt)
+		claim := time.Since(looked) >= claimPause
 		if claim {
 			looked = time.Now()
 		}
-		takes, claimed, err := c.next(ctx, claim)
-		if claimed {
-			claimAt = time.Now().Add(claimPause)
-		}
+		takes, err := c.next(ctx, claim)
 		if ctx.Err() == nil && err != nil {
 			c.log.Warn("reading queued orders failed and will be retried", "error", err)
 			failures.note(true)
 		} else if len(takes) == 0 {
-			failures.inRow.CompareAndSwap(failed, 0) // otherwise it would never claim again what it could not finish
+			failures.note(false) // so that a new order does not wait
 		}
 		for _, t := range takes {
 			begin(t)
@@ -180,26 +170,26 @@ func (c *Consumer) consume(ctx context.Context, failures *failures, begin func(s
 }
 
 // next returns orders to begin: those that other consumers have left, if claim is true, or
-// new ones. There may be none. claimed says that no other consumer has left any.
-func (c *Consumer) next(ctx context.Context, claim bool) (takes []stock.Take, claimed bool, err error) {
+// new ones. There may be none.
+func (c *Consumer) next(ctx context.Context, claim bool) (takes []stock.Take, err error) {
 	if err := c.reconciler.Usable(ctx); err != nil {
 		if errors.Is(err, stock.ErrSuperseded) { // the instances that sell now commit the orders
-			return nil, false, retry.Sleep(ctx, claimPause)
+			return nil, retry.Sleep(ctx, claimPause)
 		}
-		return nil, false, err
+		return nil, err
 	}
 	limit := min(c.underWay.room(ctx), maxBatch)
 	if limit == 0 {
-		return nil, false, nil
+		return nil, nil
 	}
 	if claim {
 		takes, err := c.journal.Claim(ctx, c.name, limit, maxIdle)
 		if takes = c.underWay.begin(takes); len(takes) > 0 || err != nil {
-			return takes, false, err
+			return takes, err
 		}
 	}
 	takes, err = c.journal.Read(ctx, c.name, limit, readWait)
-	return c.underWay.begin(takes), claim, err
+	return c.underWay.begin(takes), err
 }
 
 // finishAll removes the orders that have ended from the journal, until ends is closed.

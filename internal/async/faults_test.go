@@ -271,7 +271,7 @@ func failFirst(name string, n int, err error) func(string, int) error {
 }
 
 // TestFailingCalls has calls of a consumer fail. It logs each failure, goes on with pauses,
-// leaves what it cannot finish to others for a while, and the order ends once.
+// and the order ends once.
 func TestFailingCalls(t *testing.T) {
 	t.Parallel()
 	for call, says := range map[string]string{
@@ -299,11 +299,6 @@ func TestFailingCalls(t *testing.T) {
 				if call != "Finish" && failed[1].Sub(failed[0]) < failurePause {
 					t.Errorf("the next try came after %s", failed[1].Sub(failed[0]))
 				}
-				for _, at := range claims {
-					if since := at.Sub(failed[0]); since > 0 && since < maxIdle {
-						t.Errorf("orders of others were claimed %s after a failure", since)
-					}
-				}
 				if n := len(claims); n < 30 || n > 70 {
 					t.Errorf("orders of others were claimed %d times in a minute", n)
 				}
@@ -312,8 +307,8 @@ func TestFailingCalls(t *testing.T) {
 	}
 }
 
-// TestClaimsBesideFailures checks that orders of others are claimed at times although the
-// consumer's own orders fail all the time.
+// TestClaimsBesideFailures checks that orders of others are claimed although the consumer's
+// own reads fail all the time.
 func TestClaimsBesideFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -321,7 +316,7 @@ func TestClaimsBesideFailures(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		s.consumer().Run(ctx)
-		if n := len(s.calls["Claim"]); n < 3 || n > 5 {
+		if n := len(s.calls["Claim"]); n < 20 || n > 61 {
 			t.Errorf("orders of others were claimed %d times in a minute", n)
 		}
 	})
