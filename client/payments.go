@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// PaymentStatus is what has become of a payment.
+// PaymentStatus is the state of a payment.
 type PaymentStatus string
 
 // The statuses of a payment.
@@ -62,8 +62,8 @@ func (c *Client) AllPayments(ctx context.Context, f PaymentFilter) iter.Seq2[Pay
 	})
 }
 
-// MarkRefunded records, as an administrator, that a payment was paid back. It must be
-// PaymentRefundDue. Repeating the call returns the payment again.
+// MarkRefunded records, as an administrator, that a payment was paid back. The payment's status
+// must be PaymentRefundDue. Repeating the call returns the payment again.
 func (c *Client) MarkRefunded(ctx context.Context, paymentID string) (p Payment, err error) {
 	_, err = c.do(ctx, call{method: http.MethodPost, path: []string{"payments", paymentID, "refunded"}}, &p)
 	return p, err
