@@ -51,9 +51,8 @@ func monotonic() int64 {
 // monotonicAt returns the time of the monotonic clock at t.
 func monotonicAt(t time.Time) int64 { return monotonic() + int64(time.Until(t)) }
 
-// runGuard ends the command's process group if withlock cannot: because it was killed,
-// or because it was stopped and has not renewed the order before its time. The guard is
-// a process of its own for that reason.
+// runGuard ends the command's process group if withlock cannot: because withlock was killed, or was
+// stopped and has not renewed the order in time. That is why the guard is a separate process.
 func runGuard(stdin, stdout *os.File) {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	_, _ = stdout.Write([]byte{0}) // see awaitReady
@@ -72,9 +71,9 @@ func runGuard(stdin, stdout *os.File) {
 	endGroup(int(current.Group), current.Kill)
 }
 
-// awaitOrder waits until the next order or the end of the pipe can be read, or until the
-// current order is due. It reports whether there is something to read, also if the
-// current order is due: the guard may have been stopped, and have newer orders.
+// awaitOrder waits until the next order or the end of the pipe can be read, or until the current
+// order is due. It reports whether there is something to read, even if the current order is due:
+// newer orders may have arrived while the guard was stopped.
 func awaitOrder(stdin *os.File, current order) bool {
 	for {
 		timeout := time.Hour
@@ -264,7 +263,7 @@ func (g *guard) endGroup(group int, kill time.Time) {
 
 // stop ends the guard when there is no group to guard any more.
 func (g *guard) stop() {
-	_ = g.cmd.Process.Kill() // an error means that it has ended
+	_ = g.cmd.Process.Kill() // an error means that the guard has ended
 	<-g.exited
 	g.orders.Close()
 	g.ready.Close()

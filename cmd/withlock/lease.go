@@ -85,7 +85,7 @@ func (l *lease) keepConfirming(ctx context.Context, pause time.Duration, confirm
 				return
 			}
 		case errors.Is(err, lock.ErrLost):
-			lost <- err // it has room for one
+			lost <- err // the channel has room for one error
 			return
 		}
 	}
