@@ -9,7 +9,7 @@ import (
 
 type dialingKey struct{}
 
-// dialing returns a context with which Dialed finds the session.
+// dialing returns a context by which Dialed finds the session.
 func dialing(ctx context.Context, s *session) context.Context {
 	return context.WithValue(ctx, dialingKey{}, s)
 }
@@ -23,7 +23,7 @@ func Dialed(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// Connection does what lock.Connected says.
+// Connection implements lock.Connected.
 func (g *grant) Connection() (syscall.RawConn, error) {
 	conn, ok := g.session.socket.(syscall.Conn)
 	if !ok {
