@@ -23,8 +23,8 @@ const (
 	// maxClockJump bounds how far this machine's clock may move away from the time
 	// that has passed since a measurement.
 	maxClockJump = time.Second
-	// clockSamples is the number of readings of which a measurement uses the one
-	// with the shortest round trip.
+	// clockSamples is the number of readings that a measurement takes. It uses the one with the
+	// shortest round trip.
 	clockSamples = 3
 )
 
@@ -38,7 +38,7 @@ type clock struct {
 	last atomic.Pointer[reading]
 }
 
-// reading is what the clocks showed at one time.
+// reading is one simultaneous reading of both clocks.
 type reading struct {
 	at       time.Time // by the monotonic clock
 	wall     time.Time
@@ -122,8 +122,8 @@ func (l *Ledger) KeepClock(ctx context.Context) {
 	}
 }
 
-// ClockKnown returns why orders cannot be given the time at which they expire. nil:
-// they can, or they do not expire.
+// ClockKnown returns an error if expiry times of orders cannot be set. It returns nil if orders do
+// not expire.
 func (l *Ledger) ClockKnown() error {
 	if l.paymentWindow == 0 {
 		return nil
@@ -132,9 +132,9 @@ func (l *Ledger) ClockKnown() error {
 	return err
 }
 
-// times returns when an order that is recorded now was created, and when it expires,
-// by the database's clock. A zero time: it does not expire. Orders that do not expire
-// can be created while the database's clock is unknown.
+// times returns the creation and expiry times of an order that is recorded now, by the database's
+// clock. A zero expiry time means that the order does not expire. Such orders can be created while
+// the database's clock is unknown.
 func (l *Ledger) times() (created, expires time.Time, err error) {
 	created, err = l.clock.now()
 	if l.paymentWindow > 0 {
@@ -146,8 +146,8 @@ func (l *Ledger) times() (created, expires time.Time, err error) {
 	return created, expires, nil
 }
 
-// Now returns the time by the database's clock, in UTC and whole microseconds. It
-// asks no database.
+// Now returns the time by the database's clock, in UTC and whole microseconds. It does not query
+// the database.
 func (l *Ledger) Now() (time.Time, error) { return l.clock.now() }
 
 // Now returns the time as the ledger stores it: UTC, whole microseconds.

@@ -10,16 +10,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// RaiseEpochs does for many stock rows, in one transaction, what RaiseEpoch does
-// for one. seen are the rows as the caller read them. The new epoch is the same for
-// all of them and is above the epoch given.
+// RaiseEpochs does for many stock rows, in one transaction, what RaiseEpoch does for one. seen are
+// the rows as the caller read them. The new epoch is the same for all of them and is above the
+// epoch given.
 //
-// RaiseEpochs returns the rows that it raised. It leaves out rows whose epoch is not
-// the one seen, and rows that another transaction has locked, or one of their parts: it
-// never waits for a row lock, so that one busy row cannot make it hold the locks of the others.
+// RaiseEpochs returns the rows that it raised. It leaves out rows whose epoch is no longer the one
+// in seen. It also leaves out rows that another transaction has locked, or whose parts are locked.
+// It never waits for a row lock, so that one busy row cannot make it hold the locks of the others.
 //
-// stock.ErrLaterGeneration: a row, or the epoch above, belongs to a later
-// generation. Then nothing was raised.
+// stock.ErrLaterGeneration means that a row, or the epoch above, belongs to a later generation.
+// Then no row was raised.
 func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) (raised []StockRow, err error) {
 	epochs, skus := make(map[stock.SKU]int64, len(seen)), make([]stock.SKU, len(seen))
 	for i, row := range seen {

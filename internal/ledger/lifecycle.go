@@ -15,16 +15,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Change changes an order in one transaction. It returns the order as it is afterwards, and
-// the additions to stock that the outbox got with it. decide chooses the change under the
-// order's row lock; its error ends the transaction and is returned. An answer that changes nothing is as durable as the
-// rows that it was decided by. decide may run several times: also after a commit whose
-// outcome is unknown, because it decides by what it finds.
+// Change changes an order in one transaction. It returns the changed order, and the additions to
+// stock that it wrote to the outbox. decide chooses the change under the order's row lock; its
+// error ends the transaction and is returned. If it changes nothing, the rows that decide read are
+// durable when Change returns. decide may run several times, even after a commit whose outcome is
+// unknown, because it decides by the state that it finds.
 //
-// Errors: order.ErrUnknownOrder; stock.ErrBusy (nothing was changed); what decide
-// returned; an error of the database, after which the change may have been made.
+// Errors: order.ErrUnknownOrder; stock.ErrBusy (nothing was changed); the error of decide; an error
+// of the database, after which the change may have been made.
 func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, []stock.Change, error) {
-	found, err := readOrders(ctx, l.db, []uuid.UUID{id}) // buyer and lines never change
+	found, err := readOrders(ctx, l.db, []uuid.UUID{id}) // buyer and lines of an order never change
 	if err != nil {
 		return order.Order{}, nil, err
 	}
@@ -39,7 +39,7 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		}
 		defer end()
 	}
-	reason := stock.ErrBusy // if the last try is rolled back: nothing was changed
+	reason := stock.ErrBusy // the result if the last try is rolled back: nothing was changed
 	for try := 1; ; try++ {
 		state, returned, err := l.tryChange(ctx, *o, options, decide)
 		if err == nil {
@@ -49,7 +49,7 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		if unknown {
 			reason = err // this try may have been committed, or may be yet
 		}
-		again := rolledBack || unknown || sqltx.IsDuplicate(err) // duplicate: the payment has just been recorded
+		again := rolledBack || unknown || sqltx.IsDuplicate(err) // a duplicate means that the payment has just been recorded
 		if !again || try == maxTries || ctx.Err() != nil {
 			if rolledBack {
 				err = fmt.Errorf("%w: %w", reason, err)
@@ -61,14 +61,14 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 	}
 }
 
-// isOf reports whether the row is an order, and the buyer's. An empty buyer stands for all.
+// isOf reports whether the row is an order of the buyer. An empty buyer matches all orders.
 func isOf(o *order.Order, buyer string) bool {
 	return o.Status != order.Void && o.Status != shrink && cmp.Or(buyer, o.Buyer) == o.Buyer
 }
 
 // tryChange is one transaction of Change. o is the order as it was read.
 func (l *Ledger) tryChange(ctx context.Context, o order.Order, options order.ChangeOptions, decide order.Decide) (state order.Locked, returned []stock.Change, err error) {
-	decided := false // to change nothing, for the error that ended the transaction
+	decided := false // decide chose to change nothing, or its error ended the transaction
 	err = l.tryTransact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		var rows []StockRow
 		if options.Returns {
@@ -86,7 +86,7 @@ func (l *Ledger) tryChange(ctx context.Context, o order.Order, options order.Cha
 		returned = l.apply(tx, rows, &state, c)
 		return nil
 	})
-	if decided { // the answer tells what the rows say; a COMMIT would hold them until the standby is back
+	if decided { // the transaction changed nothing; a COMMIT would hold its locks until the standby is back
 		err = cmp.Or(l.db.Confirm(ctx), err)
 	}
 	if errors.Is(err, errUnchanged) {
@@ -98,7 +98,7 @@ func (l *Ledger) tryChange(ctx context.Context, o order.Order, options order.Cha
 // errUnchanged ends a transaction that has nothing to change.
 var errUnchanged = errors.New("nothing to change")
 
-// lockOrder locks the order's row, and reads what can change of it into a copy of o.
+// lockOrder locks the order's row, and reads its changeable columns into a copy of o.
 func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string) (s order.Locked, err error) {
 	var paidBy sql.NullString
 	err = tx.QueryRow(ctx, []any{&o.TakeID, &o.Status, &o.Version, &paidBy, &o.Restocked, &s.Due},
@@ -120,8 +120,8 @@ func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string)
 	return s, err
 }
 
-// apply makes the change to the order of state, which becomes what it is afterwards, when tx
-// commits. It returns the additions that the outbox gets.
+// apply makes the change to the order in state when tx commits. It sets state to the result, and
+// returns the additions for the outbox.
 func (l *Ledger) apply(tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Transition) []stock.Change {
 	o := &state.Order
 	if c.To != "" {

@@ -18,13 +18,13 @@ const (
 	maxTries = 10
 )
 
-// transact runs do in a transaction. It retries, a bounded number of times, while
-// the database reports deadlocks and the like. do must run its statements under the
-// context that it is given, which bounds each try.
+// transact runs do in a transaction. It retries, a bounded number of times, while the database
+// reports deadlocks and other retryable errors. do must run its statements under the given context,
+// which bounds each try.
 func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := l.tryTransact(ctx, timeout, do)
-		if err == nil || !sqltx.IsRetryable(err) { // it is not if the outcome is unknown, or before the try ctx had ended
+		if err == nil || !sqltx.IsRetryable(err) { // an error is not retryable if the outcome is unknown, or ctx had ended before the try
 			return err
 		}
 		l.metrics.retries.Inc()
@@ -40,7 +40,7 @@ func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func
 	ctx, span := l.tracer.Start(ctx, "ledger.transaction")
 	defer func() {
 		if span.Recorded() {
-			if kind := kindOf(err); kind != "" { // otherwise do refused, or the database is away
+			if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
 				span.Fail(kind)
 			}
 		}

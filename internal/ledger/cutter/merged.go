@@ -10,14 +10,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Merged returns the cutter that takes the units of a whole group at once: each
-// row is locked for one conditional UPDATE a group. If the group does not fit
-// whole, or one of its rows has a buyer limit, it is decided under row locks, order
-// by order.
+// Merged returns the cutter that takes the units of a whole group at once. It locks each row for
+// one conditional UPDATE a group. If the group does not fit whole, or a row has a buyer limit,
+// Merged decides order by order under row locks.
 func Merged() Cutter { return &merged{refuse: true} }
 
-// Count returns the cutter that counts down as Merged does, but refuses nothing
-// for lack of stock: a gate has admitted the takes. The count may fall below 0.
+// Count returns the cutter that counts down as Merged does, but refuses nothing for lack of stock,
+// because a gate has admitted the takes. The count may fall below 0.
 func Count() Cutter { return &merged{refuse: false} }
 
 type merged struct {
@@ -70,7 +69,7 @@ type rowKind struct {
 }
 
 var (
-	// A limit whose claims are being counted is none that seenLimits knows.
+	// seenLimits knows no limit of a row whose claims are being counted.
 	stockRows = rowKind{"stock", "limit_per_buyer", " AND claims_counted_to IS NULL"}
 	partRows  = rowKind{"stock_parts", "part", ""}
 )
@@ -177,8 +176,8 @@ func (k rowKind) joined(dialect sqltx.Dialect, g stock.Generation, lines []line,
 	return sql, []any{skus, units, epochs, wants, skus, wants, first, last}
 }
 
-// sum adds the takes up to one line a SKU, in SKU order. ok is false if two takes
-// were cut from one SKU under different epochs.
+// sum adds up the takes to one line for each SKU, in SKU order. ok is false if two takes were cut
+// from one SKU under different epochs.
 func sum(takes []stock.Take) (lines []line, ok bool) {
 	first := linesOf(takes[0])[0]
 	if !slices.ContainsFunc(takes, func(t stock.Take) bool {

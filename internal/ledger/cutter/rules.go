@@ -10,7 +10,7 @@ func open(d sqltx.Dialect) string {
 	return "COALESCE(opens_at <= " + d.Now() + ", TRUE) AND COALESCE(closes_at > " + d.Now() + ", TRUE)"
 }
 
-// claimed reports whether takes of one of the rows raise claims. They must be decided under
+// claimed reports whether takes of one of the rows raise claims. Such takes must be decided under
 // the row locks.
 func (rs rows) claimed() bool {
 	for _, r := range rs {
@@ -21,10 +21,10 @@ func (rs rows) claimed() bool {
 	return false
 }
 
-// limited reports whether the row has a buyer limit that holds.
+// limited reports whether the row has a buyer limit that is in effect.
 func (r *row) limited() bool { return r.limit > 0 && !r.counted.Valid }
 
-// limits returns the buyer limits that hold.
+// limits returns the buyer limits that are in effect.
 func (rs rows) limits() map[stock.SKU]int64 {
 	limits := make(map[stock.SKU]int64)
 	for sku, r := range rs {
@@ -35,8 +35,7 @@ func (rs rows) limits() map[stock.SKU]int64 {
 	return limits
 }
 
-// check returns why units of the line may not be taken from its row, however many
-// the row has. nil: they may.
+// check returns an error if units of the line may not be taken from its row, whatever its count.
 func (rs rows) check(l line, g stock.Generation) error {
 	r, ok := rs[l.sku]
 	switch {
@@ -56,9 +55,8 @@ func (rs rows) check(l line, g stock.Generation) error {
 	return nil
 }
 
-// take subtracts the take's units from the rows in memory, and adds them to what the
-// buyer holds: all lines or none. If refuse is true, it answers ErrSoldOut if they do
-// not fit.
+// take subtracts the take's units from the rows in memory, and adds them to those that the buyer
+// holds: all lines or none. If refuse is true and the units do not fit, take returns ErrSoldOut.
 func (rs rows) take(t stock.Take, g stock.Generation, refuse bool) Decision {
 	lines := linesOf(t)
 	for _, l := range lines {

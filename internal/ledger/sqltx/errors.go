@@ -19,7 +19,7 @@ const (
 	mysqlLockWaitTimeout    = 1205
 	mysqlDeadlock           = 1213
 	mysqlRecordChanged      = 1020 // MariaDB with snapshot isolation
-	mysqlTooManyConnections = 1203 // for this user; its SQLSTATE is that of a syntax error
+	mysqlTooManyConnections = 1203 // limit for this user; its SQLSTATE is that of a syntax error
 	mysqlResourceLimit      = 1226 // its SQLSTATE is that of a syntax error too
 	mysqlIncorrectValue     = 1366
 	mysqlCheckViolated      = 3819
@@ -27,7 +27,7 @@ const (
 	mysqlOutOfRange         = 1690
 	mysqlLockNotNow         = 3572
 	mysqlReadOnlyTable      = 1036 // InnoDB started read-only, in MariaDB
-	mysqlReadOnlyServer     = 1290 // read_only and super_read_only; with other options it refuses statements that are not the ledger's
+	mysqlReadOnlyServer     = 1290 // read_only and super_read_only; other options refuse only statements that the ledger does not use
 	mysqlReadOnlySession    = 1792
 	mysqlReadOnlyMode       = 1836
 	mysqlReadOnlyInnoDB     = 1874
@@ -36,7 +36,7 @@ const (
 	tidbWriteConflict       = 9007
 )
 
-// ErrScan: a row has a value that the caller of QueryEach cannot use.
+// ErrScan means that the caller of QueryEach cannot use a value of a row.
 var ErrScan = errors.New("reading a row")
 
 // IsDuplicate reports whether err says that a row with the same key exists.
@@ -55,8 +55,7 @@ func IsDuplicate(err error) bool {
 	return false
 }
 
-// isUnmet reports whether err may be that of a condition of Dialect.Require that does
-// not hold.
+// isUnmet reports whether err may mean that a condition of Dialect.Require was not met.
 func isUnmet(err error) bool {
 	switch e := driverError(err).(type) {
 	case *mysql.MySQLError:
@@ -69,10 +68,9 @@ func isUnmet(err error) bool {
 	return false
 }
 
-// IsRetryable reports whether err is a conflict with another transaction. The
-// transaction may succeed if it is rolled back and run again. The database may or
-// may not have rolled it back already. It is false for ErrUnknownOutcome: as the answer
-// to a COMMIT, such a conflict proves that nothing was committed.
+// IsRetryable reports whether err is a conflict with another transaction. The transaction may
+// succeed if it is rolled back and run again. The database may or may not have rolled it back
+// already. It is false for ErrUnknownOutcome.
 func IsRetryable(err error) bool {
 	switch e := driverError(err).(type) {
 	case *mysql.MySQLError:
@@ -171,10 +169,10 @@ func IsStatementError(err error) bool {
 			return true
 		}
 		class := string(e.SQLState[:2])
-		return class == "21" || class == "22" || class == "23" || class == "42" || class == "45" // 45: raised by a trigger
+		return class == "21" || class == "22" || class == "23" || class == "42" || class == "45" // class 45: raised by a trigger
 	case *pgconn.PgError:
 		switch pgClass(e) {
-		case "21", "22", "23", "42", "54", "P0": // 54: too large or too complex; P0: raised by a trigger
+		case "21", "22", "23", "42", "54", "P0": // class 54: too large or too complex; P0: raised by a trigger
 			return true
 		}
 	case *gosqlite.Error:
@@ -186,9 +184,9 @@ func IsStatementError(err error) bool {
 	return isTranslatedViolation(err) || errors.Is(err, gorm.ErrInvalidField)
 }
 
-// IsValueError reports whether the database refused a value, or refused a row that
-// violates a constraint, except the uniqueness of a key. A trigger's error is neither. The
-// database refuses the same row again for as long as the schema is the same.
+// IsValueError reports whether the database refused a value, or a row that violates a constraint
+// other than a unique key. Errors of triggers do not count. The database refuses the same row again
+// for as long as the schema is the same.
 func IsValueError(err error) bool {
 	if IsDuplicate(err) {
 		return false
