@@ -47,11 +47,10 @@ const (
 	// burnTime is how long a burned take stays burned. It is much longer than a
 	// take can be on its way to Redis.
 	burnTime = 10 * time.Minute
-	// maxBurned bounds the burned takes under one key. Beyond it the oldest are
-	// dropped.
+	// maxBurned bounds the burned takes under one key. The oldest ones beyond that are dropped.
 	maxBurned = 100_000
-	// callTimeout bounds the calls that cannot run on a caller's context: those
-	// that serve many callers, and compensation.
+	// callTimeout bounds calls that do not run on a caller's context: shared calls, and
+	// compensation.
 	callTimeout = 2 * time.Second
 )
 
@@ -60,14 +59,13 @@ const (
 // that share a Redis. If its strategy is sound, it never admits more units than its
 // Counter was filled with.
 type Gate interface {
-	// Take cuts all lines or none, and records the deduction as in flight in
-	// the same step. The same deduction sent again gets its first answer. If d.Again
-	// is true and any record of another take of the order is left, Take cuts nothing
-	// and returns ErrInFlight.
+	// Take cuts all lines or none, and records the deduction as in flight in the same step. The
+	// same deduction sent again gets its first answer. If d.Again is true and a record of another
+	// take of the order is left, Take cuts nothing and returns ErrInFlight.
 	//
-	// Errors: ErrSoldOut, ErrNotFilled and ErrLaterGeneration (as *Refusal),
-	// ErrInFlight, ErrBurned, ErrBusy, ErrNoGeneration. See stock.NothingTaken. Any other
-	// error leaves the outcome open: the caller must give the take back.
+	// Errors: ErrSoldOut, ErrNotFilled and ErrLaterGeneration (as *Refusal), ErrInFlight,
+	// ErrBurned, ErrBusy, ErrNoGeneration. See stock.NothingTaken. Any other error leaves the
+	// outcome open: the caller must give the take back.
 	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
 
 	// Close ends the gate. Call it after the last call of Take.

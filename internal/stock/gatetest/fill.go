@@ -38,7 +38,7 @@ func fillForgetsFlight(t *trial) error {
 	if level := t.level("a"); t.err == nil && (level.Available != 10 || level.InFlight != 0) {
 		return fmt.Errorf("after a fill with 10 units: %+v", level)
 	}
-	t.give(given) // its units are not in this count
+	t.give(given) // the new count does not include its units
 	t.settle(settled)
 	t.take(again(twin), nil) // the void record does not refuse it
 	t.counts("a", 6, 4, 1)
@@ -47,7 +47,7 @@ func fillForgetsFlight(t *trial) error {
 }
 
 func fillAllFillsEach(t *trial) error {
-	const many = 260 // more than one script call
+	const many = 260 // needs more than one script call
 	name := func(i int) string { return fmt.Sprint("many-", i) }
 	t.fill(name(1), 5, 10)
 	t.take(order(t.line(name(1), 1)), nil)
