@@ -68,7 +68,7 @@ type conn struct {
 
 	mu     sync.Mutex
 	broken bool
-	late   chan struct{} // closed when the late statement has run; nil without one
+	late   chan struct{} // closed when the late statement has run; nil without a late statement
 }
 
 var (

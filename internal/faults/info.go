@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// Info forwards connections to a Redis, and changes what INFO says in its section server,
-// so that the Redis looks like another engine. It does not support TLS.
+// Info forwards connections to a Redis, and changes the section server of its INFO answers, so that
+// the Redis looks like another engine. It does not support TLS.
 type Info struct {
 	proxy
 	fields map[string]string
 }
 
-// NewInfo returns a server in front of the Redis of the URL, and its URL. fields replace
-// those of the section server; one that is empty is removed.
+// NewInfo returns a server in front of the Redis of the URL, and its URL. fields replace fields of
+// the section server. An empty value removes the field.
 func NewInfo(redisURL string, fields map[string]string) (i *Info, infoURL string, err error) {
 	i = &Info{fields: fields}
 	infoURL, err = i.listen(redisURL, i.forward)
@@ -64,7 +64,7 @@ func (i *Info) answers(client io.Writer, server *bufio.Reader) error {
 	}
 }
 
-// change replaces the fields of a text that is INFO's section server.
+// change replaces fields of a text if the text is INFO's section server.
 func (i *Info) change(text string) string {
 	format := ""
 	if rest, ok := strings.CutPrefix(text, "txt:"); ok {
