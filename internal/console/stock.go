@@ -15,7 +15,7 @@ import (
 const (
 	// maxRows bounds the SKUs of a view.
 	maxRows = 50
-	// readTimeout bounds one reading of the stores.
+	// readTimeout bounds one read of the stores.
 	readTimeout = 2 * time.Second
 	// recountTimeout bounds one recount. A SKU may have many cancelled orders.
 	recountTimeout = 250 * time.Millisecond
@@ -42,8 +42,8 @@ type stockRow struct {
 	Kind   stock.Kind `json:"kind"`
 	Total  int64      `json:"total"`
 	Ledger int64      `json:"ledger"` // the stock row's available
-	// Gate is the gate's available, and InFlight the units taken and not settled. They
-	// are nil without a gate, and while it is not filled.
+	// Gate is the gate's available, and InFlight the units taken and not settled. Both are nil
+	// without a gate, and while the gate is not filled.
 	Gate     *int64 `json:"gate"`
 	InFlight *int64 `json:"in_flight"`
 	Sold     int64  `json:"sold"`
@@ -65,21 +65,21 @@ type jobRow struct {
 
 // stockReader reads counts. Only one goroutine may use it.
 //
-// Sold is the total less the stock row's available. That is one row of the database for
-// each SKU, but it is wrong if the row has lost updates. So the reader also recounts
-// small SKUs from their order lines, a few at a time, and remembers the difference.
+// Sold is the total less the stock row's available. Reading it costs one row for each SKU, but it
+// is wrong if the row has lost updates. So the reader also recounts small SKUs from their order
+// lines, a few at a time, and remembers the difference.
 type stockReader struct {
 	ledger Ledger
-	gate   Gate // nil: there is none
+	gate   Gate // nil if there is no gate
 
 	recounts    map[stock.SKU]recount
 	nextRecount time.Time
 }
 
-// recount says how a stock row compared with the order lines.
+// recount is the result of a comparison of a stock row with the order lines.
 type recount struct {
 	missing   int64 // units sold that the row has not counted
-	available int64 // of the row, at that time
+	available int64 // available of the row at that time
 	at        time.Time
 }
 
@@ -163,8 +163,8 @@ func (r *stockReader) fill(ctx context.Context, page *stockPage, rows []ledger.S
 	return err
 }
 
-// recount compares some of the rows with their order lines, if recounts have not taken
-// their share of the time. An error changes nothing.
+// recount compares some of the rows with their order lines, if recounts have not taken their share
+// of the time. It changes nothing if that fails.
 func (r *stockReader) recount(ctx context.Context, rows []ledger.StockRow) {
 	start := time.Now()
 	if start.Before(r.nextRecount) {
@@ -207,7 +207,7 @@ func (r *stockReader) toRecount(rows []ledger.StockRow) []stock.SKU {
 	return all[:min(len(all), maxRecounts)]
 }
 
-// trim forgets all recounts if there are more than this number of views can show twice.
+// trim forgets all recounts if there are more than twice as many as all views can show.
 func (r *stockReader) trim(views int) {
 	if len(r.recounts) > 2*maxRows*max(1, views) {
 		clear(r.recounts)

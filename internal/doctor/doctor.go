@@ -1,5 +1,5 @@
-// Package doctor checks what an instance with the given flags would find: its stores, addresses,
-// certificate, clocks and locks. It changes nothing.
+// Package doctor checks the stores, addresses, certificate, clocks and locks that an instance with
+// the given flags would use. It changes nothing.
 package doctor
 
 import (
@@ -20,8 +20,7 @@ import (
 const (
 	// checkLimit bounds one check. A server that does not answer within it is a problem.
 	checkLimit = 4500 * time.Millisecond
-	// closeLimit bounds the closing of what the checks have opened. A frozen server may
-	// hold it up.
+	// closeLimit bounds the closing of what the checks have opened. A frozen server may delay it.
 	closeLimit = time.Second
 )
 
@@ -55,8 +54,8 @@ func Run(ctx context.Context, o Options, asJSON bool, stdout io.Writer) error {
 		check{"flags", e.checkFlags}, check{"listen", e.checkListen}, check{"access", e.checkAccess}, check{"redis", e.checkRedis},
 		check{"database", e.checkDatabase}, check{"disk", e.checkDisk})
 	e.together(ctx, check{"schema", e.checkSchema}, check{"clocks", e.checkClocks})
-	e.together(ctx, check{"locks", e.checkLockServers}) // needs to know whether the schema is ready
-	e.together(ctx, check{"ledger", e.checkLedger})     // opens locks of its own, if the strategy takes any
+	e.together(ctx, check{"locks", e.checkLockServers}) // this check needs to know whether the schema is ready
+	e.together(ctx, check{"ledger", e.checkLedger})     // this check opens its own locks, if the strategy takes any
 	return e.print(asJSON, stdout)
 }
 
@@ -80,8 +79,8 @@ type examination struct {
 	results []result
 
 	mu    sync.Mutex
-	sql   *store.SQL            // nil: it cannot be reached, or there is none
-	redis redis.UniversalClient // the same
+	sql   *store.SQL            // nil: the database cannot be reached, or there is none
+	redis redis.UniversalClient // nil: Redis cannot be reached, or there is none
 	ready bool                  // the schema is the one that this program needs
 	locks bool                  // the lock backend can be reached, or is not needed
 }
@@ -113,7 +112,7 @@ func await(late context.Context, check <-chan store.Findings) (found store.Findi
 	case <-late.Done():
 	}
 	select {
-	case found = <-check: // this check has ended in time, and another has not
+	case found = <-check: // this check has ended in time, but another has not
 	default:
 		found.Problem("check the server and the network", "no answer within %v", checkLimit)
 	}
@@ -141,15 +140,14 @@ func (e *examination) close() {
 	}
 }
 
-// stores returns what the checks could open.
+// stores returns the stores that the checks could open.
 func (e *examination) stores() (sql *store.SQL, client redis.UniversalClient, ready, locks bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.sql, e.redis, e.ready, e.locks
 }
 
-// checkFlags reports what the flags say. Those that cannot be used together were
-// refused before.
+// checkFlags reports on the flags. Flags that cannot be used together were refused before.
 func (e *examination) checkFlags(_ context.Context) (found store.Findings) {
 	o := e.o
 	found.OK("strategy %s: %s", o.Strategy.Name, o.Strategy.Detail)
