@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// commits returns the pitfall of a COMMIT that gets no answer.
+// commits returns the pitfall of a COMMIT without an answer.
 func commits() []Pitfall {
 	return []Pitfall{
 		{
@@ -24,8 +24,8 @@ func commits() []Pitfall {
 	}
 }
 
-// lateCommit is a database with one unit on sale, and an order of A whose COMMIT is held
-// up by the network.
+// lateCommit is a database with one unit on sale, and an order of A whose COMMIT is delayed by the
+// network.
 type lateCommit struct {
 	stage    *Stage
 	db       *sql.DB
@@ -112,7 +112,7 @@ func resolveByWriting(ctx context.Context, s *Stage) Damage {
 			s.at("recovery", "the order is committed: its unit stays sold")
 			break
 		}
-		if !strings.Contains(err.Error(), "Lock wait timeout") { // the COMMIT is still under way: ask again
+		if !strings.Contains(err.Error(), "Lock wait timeout") { // the COMMIT is still under way: try again
 			s.check(err)
 		}
 	}

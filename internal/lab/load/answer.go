@@ -37,8 +37,8 @@ type Answer struct {
 	Status   int    // HTTP status; 0: no answer
 	Problem  string // last part of the problem type; without an answer, the cause
 	Body     []byte
-	Order    *client.Order // the order in it; nil: the public client found none
-	Replayed bool          // the answer says that it repeats the first one to its key
+	Order    *client.Order // the order in the answer; nil: the public client found none
+	Replayed bool          // the answer is marked as a repetition of the first answer to its key
 	Took     time.Duration
 }
 

@@ -30,7 +30,7 @@ func Quantile[F cmp.Ordered](sorted []F, quantile float64) (figure F) {
 	if len(sorted) == 0 {
 		return figure
 	}
-	const rounding = 1e-9 // 0.07 × 100 is a little more than 7
+	const rounding = 1e-9 // 0.07 × 100 is a little more than 7 in floating point
 	rank := int(math.Ceil(quantile*float64(len(sorted)) - rounding))
 	return sorted[max(rank, 1)-1]
 }
