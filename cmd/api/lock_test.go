@@ -17,7 +17,7 @@ import (
 type lockBackend struct {
 	name       string
 	stores     pair
-	flags      func(t *testing.T) []string // name its servers
+	flags      func(t *testing.T) []string // flags that name the backend's servers
 	strategies []string
 }
 
@@ -40,9 +40,9 @@ func lockBackends() []lockBackend {
 	}
 }
 
-// TestLocks checks that two instances without the guard sell exactly 50 units to
-// 16 clients, under every kind of lock. If it need not be thorough, each kind of lock
-// serves one strategy, in turn, but for those with which TestLocks of loadtest sells.
+// TestLocks checks that two instances without the guard sell exactly 50 units to 16 clients, under
+// every kind of lock. Unless the run is thorough, each kind of lock serves one strategy in turn,
+// except those that TestLocks of loadtest covers.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	for n, backend := range lockBackends() {
@@ -128,12 +128,12 @@ func TestNearlyEmptySegments(t *testing.T) {
 			if got := orderPairs(t.Context(), t, urls); got != 4 {
 				t.Errorf("%d orders of two from 9 units, want 4", got)
 			}
-			setStock(t, two.URL(), "pairs", 12) // 3 more
+			setStock(t, two.URL(), "pairs", 12) // adds 3 units
 			if got := orderPairs(t.Context(), t, urls); got != 2 {
 				t.Errorf("%d orders of two from 1 unit and 3 more, want 2", got)
 			}
 			setStock(t, one.URL(), "pairs", 14)
-			setStock(t, two.URL(), "pairs", 13) // one of the two is removed again
+			setStock(t, two.URL(), "pairs", 13) // removes one of the two units
 			if got := orderPairs(t.Context(), t, urls); got != 0 {
 				t.Errorf("%d orders of two from 1 unit, want 0", got)
 			}

@@ -27,8 +27,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// soldOut checks that an order for a sold-out SKU is refused without an instance,
-// with the answer that an instance gives.
+// soldOut checks that the gateway refuses an order for a sold-out SKU without an instance, and with
+// the same answer as an instance.
 func soldOut(s *shop) error {
 	var alone answer
 	return steps(
@@ -46,7 +46,7 @@ func soldOut(s *shop) error {
 				return err
 			}
 			for n := range 30 {
-				if n == 15 { // the count is read again
+				if n == 15 { // the gateway reads the count again
 					s.expireCache()
 				}
 				a, err := call("POST", s.url+"/orders", order(1, "gone"), "X-Request-Id", "mine")
@@ -86,9 +86,9 @@ func lastUnits(s *shop) error {
 	)
 }
 
-// inFlight returns a scenario which checks that orders for a SKU with one unit reach an
-// instance while the unit is in flight, and that the unit sells when it has come back. counted
-// names its count at the gate: the SKU, or one of its segments.
+// inFlight returns a scenario for a SKU with one unit. Orders must reach an instance while the unit
+// is in flight, and the unit must sell when it has been returned. counted names the SKU's count at
+// the gate: the SKU, or one of its segments.
 func inFlight(sku string, counted stock.SKU) func(*shop) error {
 	return func(s *shop) error {
 		ctx := context.Background()
@@ -136,9 +136,9 @@ func restocked(s *shop) error {
 	)
 }
 
-// keyed checks that the gateway refuses an order with a key only after an instance
-// has refused it, and only while no instance can have accepted it since. The
-// instances accept orders that the gateway does not see.
+// keyed checks that the gateway refuses an order with a key only after an instance has refused it,
+// and only while no instance can have accepted it since. The instances also accept orders that the
+// gateway does not see.
 func keyed(s *shop) error {
 	var first answer
 	key := func(key string) []string { return []string{"Idempotency-Key", key} }
@@ -185,7 +185,7 @@ func keyed(s *shop) error {
 		func() error { return s.expect(409, false, order(1, "keyed")) },
 		func() error { return s.setStock("keyed", 2) },
 		func() (err error) {
-			return testenv.Poll(testenv.Patience, func() error { // until the gate has the addition
+			return testenv.Poll(testenv.Patience, func() error { // wait until the gate has the addition
 				first, err = call("POST", s.instances[1].URL()+"/orders", order(1, "keyed"), key("other")...)
 				if err == nil && first.status != 201 {
 					err = fmt.Errorf("an instance answers %v", first)
@@ -202,7 +202,7 @@ func keyed(s *shop) error {
 	)
 }
 
-// The strategies of stubs, as instances describe them.
+// Strategies of stubs, as instances describe them.
 const (
 	lua        = `{"name":"lua","gate":"script","sound":true}`
 	unsound    = `{"name":"none","gate":"readwrite","sound":false}`
@@ -230,7 +230,7 @@ func stub(t *testing.T, problem, strategy string) map[string]string {
 	return map[string]string{"instances.conf": "server " + server.Listener.Addr().String() + ";\n"}
 }
 
-// inProgress checks that a 409 with another problem is not taken for sold out.
+// inProgress checks that a 409 with another problem is not mistaken for sold out.
 func inProgress(s *shop) error {
 	return steps(
 		func() error { return s.count("twin", 0, 1, 0) },
@@ -268,8 +268,8 @@ func forwarded(s *shop) error {
 	return nil
 }
 
-// afterRestart checks that orders that were refused before a restart of Redis reach an
-// instance after it. Redis may have lost an addition, and the order that took it.
+// afterRestart checks that orders that were refused before a restart of Redis reach an instance
+// after it. Redis may have lost an addition and the order that took it.
 func afterRestart(own *testenv.RedisServer) func(*shop) error {
 	return func(s *shop) error {
 		const keys = 20 // several, because a worker may still have a connection that the restart has closed
@@ -350,9 +350,9 @@ func contentTypes(s *shop) error {
 	return nil
 }
 
-// severalLines checks orders with several lines. One sold-out line is enough to refuse an
-// order, the answer names the SKU that an instance names, and an order with an
-// unknown SKU reaches an instance.
+// severalLines checks orders with several lines. One sold-out line is enough to refuse an order.
+// The answer must name the same SKU as an instance would, and an order with an unknown SKU must
+// reach an instance.
 func severalLines(s *shop) error {
 	compare := func(lines ...any) error {
 		alone, err := call("POST", s.instances[0].URL()+"/orders", order(lines...))
@@ -461,10 +461,10 @@ func malformed(s *shop) error {
 // segmented checks that a SKU in segments is sold out only if all segments are.
 func segmented(s *shop) error {
 	return steps(
-		func() error { return s.setStock("parts", 6) }, // segments of 2, 2, 1, 1
+		func() error { return s.setStock("parts", 6) }, // gives segments of 2, 2, 1 and 1 units
 		func() error { return s.expect(409, false, order(7, "parts")) },
 		func() error { return s.expect(201, true, order(2, "parts")) },
-		func() error { return s.expect(201, true, order(3, "parts")) }, // from several segments
+		func() error { return s.expect(201, true, order(3, "parts")) }, // takes units from several segments
 		func() error { return s.rest("parts") },
 		func() error { return s.expect(409, false, order(2, "parts")) },
 		func() error { return s.expect(201, true, order(1, "parts")) },
@@ -601,7 +601,7 @@ func generations(s *shop) error {
 		current("3 4"), passes, // the SKU has no segments
 		current("3 1000000000"), passes,
 		current("3 0"), refused,
-		func() error { return testenv.Poll(2*beatTimeout, passes) }, // the beat does not change
+		func() error { return testenv.Poll(2*beatTimeout, passes) }, // wait until the gateway sees that BEAT does not change
 		current("3 0"), refused,
 		func() error { return s.redis.Del(context.Background(), s.generationKey()).Err() },
 		func() error { s.expireCache(); return passes() },
@@ -709,8 +709,7 @@ func (s *shop) problem(status int, name, method, path, body string, headers ...s
 	return nil
 }
 
-// routes checks which routes and methods are public, and that calls that are not
-// change nothing.
+// routes checks which routes and methods are public, and that calls to others change nothing.
 func routes(s *shop) error {
 	id := uuid.NewString()
 	return steps(
@@ -792,8 +791,8 @@ func publicRoutes(s *shop, id string) error {
 	return nil
 }
 
-// counted returns a scenario which checks whether an order for a SKU whose count at the gate
-// is 0 reaches an instance. It must if the count cannot be read, or does not matter.
+// counted returns a scenario for a SKU whose count at the gate is 0. It checks whether an order
+// reaches an instance, which it must if the count cannot be read or does not matter.
 func counted(passed bool) func(*shop) error {
 	return func(s *shop) error {
 		return steps(
@@ -831,9 +830,9 @@ func passesAll(s *shop) error {
 
 var inSegments = []string{"--strategy", "segment", "--segments", "4"}
 
-// TestGateway runs every scenario at a gateway of its own. By default it leaves out a cluster
-// without segments, as it has one with them, and rate limits: that the instances are told the
-// address of the client is a scenario of its own, and what they make of it a test of httpapi.
+// TestGateway runs every scenario at its own gateway. By default it leaves out a cluster without
+// segments, and rate limits. Another scenario checks that instances get the client's address, and a
+// test of httpapi checks its use.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	secretive := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")
@@ -911,13 +910,13 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// TestOpenResty runs scenarios with the Redis client under OpenResty's name only. The
-// module is the same, so by default the first must do.
+// TestOpenResty runs scenarios with the Redis client under OpenResty's name only. The module is the
+// same, so by default only the first scenario runs.
 func TestOpenResty(t *testing.T) {
 	t.Parallel()
 	client, err := os.ReadFile("/usr/share/lua/5.1/nginx/redis.lua")
 	if err != nil {
-		t.Skipf("no Redis client for nginx: %v", err) // OwnNginx reports what to install
+		t.Skipf("no Redis client for nginx: %v", err) // OwnNginx reports the packages to install
 	}
 	files := map[string]string{
 		"resty/redis.lua": string(client),
@@ -953,8 +952,8 @@ func TestOpenResty(t *testing.T) {
 	}
 }
 
-// TestMutants removes one rule of the gateway at a time and checks that a scenario
-// fails. Like internal/mutants, it tests the tests.
+// TestMutants removes one rule of the gateway at a time and checks that a scenario fails. It tests
+// the tests, like internal/mutants.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	if !testenv.Thorough() {
@@ -1011,8 +1010,8 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// TestRedisRestarted runs the scenario afterRestart, and in a thorough run also without the
-// rule that the run ID of Redis is part of a mark.
+// TestRedisRestarted runs the scenario afterRestart. A thorough run repeats it without the rule
+// that a mark contains the run ID of Redis.
 func TestRedisRestarted(t *testing.T) {
 	t.Parallel()
 	for _, mutated := range []bool{false, true} {
@@ -1051,8 +1050,8 @@ func TestLedgerIDFile(t *testing.T) {
 func redisGone(s *shop, own *testenv.RedisServer) error {
 	refused := func() error { return s.expect(409, false, order(1, "gone")) }
 	passed := func() error { return s.expect(503, true, order(1, "gone")) }
-	// The counts cannot be read, so once they are out of the cache, every order passes. Until
-	// then, only the orders pass that would read them again: fewer than three in succession.
+	// The counts cannot be read, so every order passes once they are no longer cached. Until then,
+	// only orders that would read them again pass: fewer than three in succession.
 	pass := func() error {
 		return testenv.Poll(testenv.Patience, func() error { return steps(passed, passed, passed) })
 	}
@@ -1066,8 +1065,9 @@ func redisGone(s *shop, own *testenv.RedisServer) error {
 	)
 }
 
-// TestRedisPause checks that the gateway pauses after a failure of Redis: the next orders
-// pass without asking. Without either of two rules, as in a thorough run, each order asks.
+// TestRedisPause checks that the gateway pauses after a failure of Redis: the next orders pass
+// without a request to Redis. In a thorough run, it also removes two rules, without which each
+// order asks Redis.
 func TestRedisPause(t *testing.T) {
 	t.Parallel()
 	on := shared.of(t, plan{})
@@ -1115,8 +1115,8 @@ func TestRedisPause(t *testing.T) {
 
 var accepted = regexp.MustCompile(`holdfast_orders_total\{result="accepted"\} (\d+)`)
 
-// bothInstances checks that orders are spread over both instances. nginx leaves out an
-// instance for ten seconds that was too busy for a connection.
+// bothInstances checks that orders are spread over both instances. nginx skips an instance for ten
+// seconds after it was too busy for a connection.
 func bothInstances(s *shop) error {
 	for range 20 {
 		if err := s.expect(201, true, order(1, "plenty")); err != nil {
@@ -1184,8 +1184,8 @@ func noInstance(s *shop) error {
 	)
 }
 
-// rateLimits checks that the instances limit each client of the gateway by itself,
-// and that a client cannot claim to be another one.
+// rateLimits checks that the instances limit each client of the gateway separately, and that a
+// client cannot pretend to be another one.
 func rateLimits(s *shop) error {
 	from := func(address string) (status int, err error) {
 		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}

@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "rewrite the tables of promises in docs"
 // page is docs/locks in one language.
 type page struct {
 	file    string
-	heading string            // of the column of promises
-	every   string            // of the promises that every backend makes
+	heading string            // heading of the column of promises
+	every   string            // heading of the promises that every backend makes
 	texts   map[string]string // translations, by the promise's name or the English reason; nil: English
 }
 

@@ -144,7 +144,7 @@ func tokenKey(name string) string { return lockKey("holdfast_token", name) }
 
 func queueKey(name string) string { return lockKey("holdfast_queue", name) }
 
-// The channel of an instance is named wakePrefix followed by its ID.
+// wakePrefix followed by an instance's ID is the name of the instance's channel.
 const wakePrefix = "holdfast_wake:"
 
 func releaseChannel(name string) string { return lockKey("redisson_lock__channel", name) }
