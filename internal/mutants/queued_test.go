@@ -17,7 +17,7 @@ const (
 	flightLua = "internal/stock/gate/inflight.lua"
 )
 
-// queued has mutants of the way of queued orders.
+// queued has mutants of the code for queued orders.
 var queued = []mutant{
 	{"a 202 before the journal", queueing, "return q.journal.Queue(ctx, d, now)",
 		"go func() { _, _ = q.journal.Queue(context.WithoutCancel(ctx), d, now) }()\n\treturn stock.Take{Deduction: d, QueuedAt: now}, nil", "internal/protocol TestLostQueueAnswer/MariaDB"},

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// wire is a TCP proxy before a database server. It can hold back or drop a COMMIT with
-// the statements sent in the same packet, and it can drop the answer.
+// wire is a TCP proxy before a database server. It can delay or drop a COMMIT with the statements
+// in the same packet, and it can drop the answer.
 type wire struct {
 	listener net.Listener
 	server   string
@@ -20,8 +20,8 @@ type wire struct {
 	closed   chan struct{} // closed when the test ends
 
 	mu    sync.Mutex
-	fault *commitFault // for the next COMMIT; may be nil
-	named []byte       // the name of a prepared COMMIT; nil: none was prepared
+	fault *commitFault // fault of the next COMMIT; may be nil
+	named []byte       // name of a prepared COMMIT; nil: none was prepared
 	conns map[net.Conn]bool
 }
 
@@ -73,15 +73,15 @@ func newWire(t *testing.T, dbURL string) (*wire, string) {
 	return w, u.String()
 }
 
-// holdCommit holds back the next COMMIT and closes the connection of its client. The
-// client does not learn the outcome.
+// holdCommit delays the next COMMIT and closes the connection of its client, which does not learn
+// the outcome.
 func (w *wire) holdCommit() *commitFault { return w.arm(&commitFault{}) }
 
 // loseAnswer drops the answer to the next COMMIT and closes the connection.
 func (w *wire) loseAnswer() *commitFault { return w.arm(&commitFault{answerLost: true}) }
 
-// cutLater sends the next COMMIT to the server at once, and closes the connection of its
-// client when cut is closed. The client does not learn the outcome.
+// cutLater sends the next COMMIT to the server at once, and closes the connection of its client
+// when cut is closed. The client does not learn the outcome.
 func (w *wire) cutLater(cut chan struct{}) *commitFault {
 	fault := w.arm(&commitFault{cut: cut})
 	fault.deliver <- true

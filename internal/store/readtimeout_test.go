@@ -42,7 +42,7 @@ func TestBoundAnswers(t *testing.T) {
 		_, err := conn.Read(make([]byte, 1))
 		return err
 	}
-	answer := func(conn net.Conn) error { // of a server that may take longer than the bound
+	answer := func(conn net.Conn) error { // answer of a server that may take longer than the bound
 		return testenv.Poll(testenv.Patience, func() error { return read(conn) })
 	}
 	silent := func(when string, conn net.Conn) {

@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// watched is a WatchRedis that runs.
+// watched is a running WatchRedis.
 type watched struct {
-	calls atomic.Int64 // of changed
-	asked atomic.Int64 // masters that were asked for their identity, and answered or failed
+	calls atomic.Int64 // number of calls of changed
+	asked atomic.Int64 // number of identity requests that were answered or failed
 }
 
 // watchRedis runs WatchRedis until the test ends. It returns once a master was asked.
@@ -48,7 +48,7 @@ func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration)
 	return w
 }
 
-// infoHook counts the questions for the identity of a server.
+// infoHook counts the identity requests to a server.
 type infoHook struct{ w *watched }
 
 func (infoHook) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -65,11 +65,10 @@ func (h infoHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// waitPoll waits until a poll that begins now, or later, has ended with all that
-// follows from it.
+// waitPoll waits until a poll that begins now, or later, and its consequences have ended.
 func (w *watched) waitPoll(t testing.TB) {
 	t.Helper()
-	const masters = 3 // at most
+	const masters = 3 // maximum number of masters
 	after := w.asked.Load() + masters + masters
 	testenv.Await(t, "another poll has run", func() bool { return w.asked.Load() > after })
 }
@@ -169,7 +168,7 @@ func TestWatchRedis_SentinelFailover(t *testing.T) {
 	}
 	testenv.Await(t, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
 	before := w.calls.Load()
-	servers.Master.Restart() // it comes back as a replica: no master changes
+	servers.Master.Restart() // the old master returns as a replica, so no master changes
 	w.checkNoCalls(t)
 	if w.calls.Load() != before {
 		t.Error("the return of the old master counts as a change")
@@ -206,8 +205,8 @@ func TestWatchRedis_Cluster(t *testing.T) {
 	w.waitPoll(t) // until then, the client may ask a node that does not know of the failover yet
 	w.checkNoCalls(t)
 
-	nodes[0].Restart()   // believes that it is a master until the others answer
-	waitAgreed(t, nodes) // that it is a replica
+	nodes[0].Restart()   // the node believes that it is a master until the others answer
+	waitAgreed(t, nodes) // true when they have told it that it is a replica
 	w.waitPoll(t)
 	w.checkNoCalls(t)
 	before := w.calls.Load()
@@ -245,8 +244,8 @@ func waitAgreed(t testing.TB, nodes []*testenv.RedisServer) {
 	})
 }
 
-// TestWatchRedis_Unanswered checks that a master that did not answer, and is the same as
-// before, has not changed: otherwise a slow answer would make every count stale.
+// TestWatchRedis_Unanswered checks that a master that did not answer for a while, and is unchanged,
+// does not count as changed. Otherwise a slow answer would make every count stale.
 func TestWatchRedis_Unanswered(t *testing.T) {
 	t.Parallel()
 	w := watch{client: openedRedis(t, testenv.Redis(t)), timeout: time.Minute}

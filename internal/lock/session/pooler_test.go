@@ -24,7 +24,7 @@ func startPooler(t *testing.T, addr string) (pooler string) {
 			}
 			go func() {
 				defer client.Close()
-				_ = serve(client, addr) // it ends with the client's connection
+				_ = serve(client, addr) // ends with the client's connection
 			}()
 		}
 	}()
@@ -42,8 +42,8 @@ func serve(client net.Conn, addr string) error {
 		defer session.Close()
 		sessions[i] = session
 	}
-	// The client logs in to the first session. Without a password its packet is also
-	// valid for the second.
+	// The client logs in to the first session. Without a password, its packet is also valid for the
+	// second session.
 	greeting, err := readPacket(sessions[0])
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func serve(client net.Conn, addr string) error {
 	}
 	go func() { _, _ = io.Copy(client, sessions[0]) }()
 	go func() { _, _ = io.Copy(client, sessions[1]) }()
-	for n := 0; ; n++ { // the client sends a statement when it has the answer to the one before
+	for n := 0; ; n++ { // the client sends a statement when it has the previous answer
 		statement, err := readPacket(client)
 		if err != nil {
 			return err
