@@ -20,9 +20,8 @@ var orderLua []byte
 
 // wrkLoad is the load of one run of wrk.
 //
-// wrk stays here although package load drives every other load: on the machine that also
-// runs the servers, a client in Go would use more CPU than the service does, and the
-// tables would compare what is left.
+// Package load drives every other load. wrk drives this one because a client in Go would use more
+// CPU than the service, on the machine that also runs the servers.
 type wrkLoad struct {
 	urls        []string // URLs of the instances; the connections are divided evenly among them
 	connections int      // at least one for each instance

@@ -25,15 +25,16 @@
 //
 // # Retries
 //
-// A call is tried again, a bounded number of times, if its answer was lost, if the service was busy
-// or could not reach its stores (503), if it asked the client to wait (429, 408, and 409
-// in-progress), and if a proxy failed (502, 504). Retry-After is honoured. No other answer is tried
-// again: sold out stays sold out. A call above the service's rate limit is therefore slowed down,
-// and is the error [RateLimited] only if its last try is refused too.
+// The client tries a call again, a bounded number of times, if its answer was lost. It does so also
+// if the service was busy or could not reach its stores (503), asked the client to wait (429, 408,
+// and 409 in-progress), or if a proxy failed (502, 504). The client honours Retry-After. The client
+// does not retry after any other answer: sold out stays sold out. A call above the service's rate
+// limit is therefore slowed down, and is the error [RateLimited] only if its last try is refused
+// too.
 //
-// A retry changes nothing twice. [Client.Place] sends the same Idempotency-Key with every try, one
-// of its own if the request has none, so a retry is never a second order. [WithoutKeys] changes
-// that. Repeating any other change of the contract has the effect of making it once.
+// A retry changes nothing twice. [Client.Place] sends the same Idempotency-Key with every try, so a
+// retry is never a second order. If the request has no key, Place generates one. [WithoutKeys]
+// changes that. Repeating any other change of the contract has the effect of making it once.
 package client
 
 import (
@@ -156,9 +157,9 @@ func WithToken(token string) Option {
 	}
 }
 
-// WithTokenFrom asks source for the bearer token of every call, with the context of the
-// call: for tokens that expire, or that differ from buyer to buyer. An empty token is
-// not sent. If source fails, so does the call. source must be safe for concurrent use.
+// WithTokenFrom asks source for the bearer token of every call, with the context of the call. Use
+// it for tokens that expire, or that differ from buyer to buyer. An empty token is not sent. If
+// source returns an error, the call returns it. source must be safe for concurrent use.
 func WithTokenFrom(source func(context.Context) (string, error)) Option {
 	return func(c *Client) error {
 		if source == nil {

@@ -20,7 +20,7 @@ func serve(queue bool) (url string, stop func()) {
 	return s.server.URL, func() { _ = s.Close() }
 }
 
-// One buyer orders and pays. Another buyer wants more units than are left.
+// One buyer orders and pays. Another buyer asks for more units than are left.
 func Example() {
 	url, stop := serve(false)
 	defer stop()

@@ -96,9 +96,9 @@ func (p *Problem) Is(target error) bool {
 	return ok && t == p.Type
 }
 
-// UnknownOutcome is the error of a change that may have been made, or may still be made:
-// the answers of the call and of its retries were lost, or say that the outcome is open.
-// Repeating the call is safe and shows the outcome, except for an order without a key.
+// UnknownOutcome is the error of a change that may have been made, or may still be made. The
+// answers of the call and of its retries were lost, or say that the outcome is open. Repeating the
+// call is safe and shows the outcome, except for an order without a key.
 type UnknownOutcome struct {
 	// Key is the Idempotency-Key of an order, even if the client has generated it. With the same
 	// key, buyer and lines, Place returns the order if there is one, and otherwise places it. Key

@@ -193,7 +193,7 @@ func judgeFailures(r *results.Result, t terms) {
 	}
 }
 
-// certain is the number of requests of which one may have an unknown outcome without a fault, for
+// certain is a number of requests. One in so many may have an unknown outcome without a fault, for
 // example because the machine paused.
 const certain = 1000
 

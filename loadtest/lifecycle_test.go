@@ -223,7 +223,7 @@ func TestCheckClaims(t *testing.T) {
 	}
 }
 
-// TestCheckLimit places three orders for a coupon, of which a buyer may hold two.
+// TestCheckLimit places three orders for a coupon with a limit of two for each buyer.
 func TestCheckLimit(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

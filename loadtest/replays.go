@@ -93,9 +93,8 @@ func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order
 	return s
 }
 
-// place sends an order by its plan, but for a later repeat, and returns the answer that
-// counts. A request with a key whose outcome is unknown is sent again, as a client would
-// do.
+// place sends an order by its plan, except for a later repeat, and returns the answer that counts.
+// A request with a key whose outcome is unknown is sent again, as a client would do.
 func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
 	var (
 		twin sent

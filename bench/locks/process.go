@@ -39,7 +39,7 @@ const (
 	closeTimeout = 10 * time.Second
 )
 
-// job tells a child process what to open.
+// job is the instruction to a child process.
 type job struct {
 	Backend, Name string
 	Addrs         []string

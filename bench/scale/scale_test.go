@@ -16,8 +16,8 @@ import (
 // near reports whether a rate is within a share of another.
 func near(got, want, share float64) bool { return math.Abs(got/want-1) <= share }
 
-// TestPredicted checks that the simulation predicts the points that it was not calibrated with and
-// is meant for: one instance on loopback, a way that waits for the network, and slow commits.
+// TestPredicted checks the predictions of the simulation for points that it was not calibrated
+// with: one instance on loopback, a way that waits for the network, and slow commits.
 func TestPredicted(t *testing.T) {
 	t.Parallel()
 	for _, m := range points {

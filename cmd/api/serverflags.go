@@ -120,8 +120,8 @@ func (a serverFlags) checkTokens() error {
 	return nil
 }
 
-// checkNoTokens refuses the flags of tokens. Without --auth jwt they do nothing, and an
-// operator who sets one believes that buyers are authenticated.
+// checkNoTokens refuses the flags of tokens. Without --auth jwt they have no effect, but an
+// operator who sets one expects that buyers are authenticated.
 func (a serverFlags) checkNoTokens() error {
 	for _, flag := range [][2]string{
 		{"--jwt-secret", a.JWTSecret}, {"--jwt-jwks", a.JWTKeys}, {"--jwt-issuer", a.JWTIssuer}, {"--jwt-audience", a.JWTAudience},

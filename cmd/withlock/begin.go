@@ -36,7 +36,7 @@ func newPart(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// testHookWaiting is called while the command waits and the guard does not know of it yet.
+// testHookWaiting is called while the command waits, before the guard has been told of it.
 var testHookWaiting = func() {}
 
 // startWaiting starts cmd, which must call runCommand. A byte written to begin lets the

@@ -29,9 +29,9 @@ const (
 	killTimeout = time.Second
 )
 
-// order tells the guard what to do. Each order replaces the one before. Times are
-// nanoseconds of the monotonic clock, which all processes of a machine share. An order has
-// a fixed size and is smaller than unix.PIPE_BUF, so a pipe never holds a part of one.
+// order is an instruction to the guard. Each order replaces the one before. Times are nanoseconds
+// of the monotonic clock, which all processes of a machine share. An order has a fixed size and is
+// smaller than unix.PIPE_BUF, so a pipe never holds a part of one.
 type order struct {
 	Group int64 // the process group of the command
 	Term  int64 // when to send it SIGTERM

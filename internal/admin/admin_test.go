@@ -43,7 +43,7 @@ func newShop(withGate bool) *shop {
 	return s
 }
 
-// stocked returns a shop with 10 apples, of which some are sold.
+// stocked returns a shop with 10 apples. Some of them are sold.
 func stocked(withGate bool, sold int64) *shop {
 	s := newShop(withGate)
 	s.ledger.row = &ledger.StockRow{SKU: apple, Kind: stock.Product, Total: 10, Available: 10 - sold, Epoch: 1}

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// pile is a journal of many orders, each of which it delivers once.
+// pile is a journal of many orders. It delivers each of them once.
 type pile struct {
 	Journal
 	mu        sync.Mutex

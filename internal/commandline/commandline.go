@@ -166,9 +166,9 @@ func (s *switches) Decode(c *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// decodeText takes the next word as it is, also if it begins with a hyphen, as a token may.
-// kong's own decoder would take the end of the line for an empty word, and replace bytes
-// that are not UTF-8.
+// decodeText takes the next word as it is, even if it begins with a hyphen, as a token may. kong's
+// own decoder would take the end of the line for an empty word. It would also replace bytes that
+// are not UTF-8.
 func decodeText(c *kong.DecodeContext, target reflect.Value) error {
 	word := c.Scan.Pop()
 	if word.IsEOL() {

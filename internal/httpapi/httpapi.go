@@ -74,10 +74,9 @@ type Config struct {
 	Orders     Orders
 	Stock      Stock
 	Strategies Strategies
-	// AdminToken is the bearer token of administrators. If it is empty, their
-	// calls work without a token, but only if Loopback is set, and only for
-	// requests that come from this machine, name it as their Host and were not
-	// forwarded.
+	// AdminToken is the bearer token of administrators. If it is empty, their calls work without a
+	// token, but only if Loopback is set. Such requests must come from this machine, name it as
+	// their Host, and not be forwarded.
 	AdminToken string
 	// Loopback reports that only this machine can reach the listener.
 	Loopback bool

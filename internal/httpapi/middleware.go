@@ -51,7 +51,7 @@ func (a *api) jsonOnly(c *gin.Context) {
 }
 
 // recoverRequest answers a request that panicked with v. If part of an answer was already sent, it
-// returns the value to panic with, which makes package http drop the connection: the client must
+// returns the value to panic with. Package http then drops the connection, so that the client does
 // not mistake half an answer for a complete one.
 func (a *api) recoverRequest(c *gin.Context, v any) any {
 	if v == http.ErrAbortHandler {

@@ -28,11 +28,11 @@ const (
 	clockSamples = 3
 )
 
-// clock tells the time of the database without asking for it each time. It adds the
-// time that has passed since a measurement, by the monotonic clock, so a wrong time of
-// day on this machine does not matter. It is behind the database's clock by at most one
-// unit of that clock (1 µs, for SQLite 1 ms), and ahead of it by at most the round trip
-// of the measurement. It is safe for concurrent use.
+// clock returns the time of the database without a request for each time. It adds the time that has
+// passed since a measurement, by the monotonic clock, so a wrong time of day on this machine does
+// not matter. It is behind the database's clock by at most one unit of that clock: 1 µs, for SQLite
+// 1 ms. It is ahead of it by at most the round trip of the measurement. It is safe for concurrent
+// use.
 type clock struct {
 	wall func() time.Time // the time of day on this machine
 	last atomic.Pointer[reading]

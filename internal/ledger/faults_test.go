@@ -990,8 +990,7 @@ func TestFaults_ResolveChangesNothing(t *testing.T) {
 }
 
 // TestFaults_GroupCommit checks that only the orders of a group that its COMMIT covers are unknown.
-// The others are neither sold out nor above the limit, because it is unknown whether units are left
-// for them.
+// The others are neither sold out nor above the limit, because units may be left for them.
 func TestFaults_GroupCommit(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)

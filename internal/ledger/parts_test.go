@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// lent creates the stock row of a SKU with 10 units, of which it has lent 3 and 4 to parts.
+// lent creates the stock row of a SKU with 10 units. Two parts have borrowed 3 and 4 of them.
 func (d *database) lent(t *testing.T, l *Ledger, sku stock.SKU) StockRow {
 	t.Helper()
 	row := lay(t, l, sku, 10)

@@ -134,8 +134,8 @@ func (l *Ledger) RowsOf(ctx context.Context, skus []stock.SKU) ([]StockRow, erro
 // readRows reads the columns of the SKUs' stock rows, in SKU order. rowLock is empty,
 // Dialect.RowLock, or Tx.SkipLocked, which skips rows that other transactions have locked.
 //
-// Every transaction of the ledger locks stock rows in SKU order, and before order rows, because an
-// INSERT of a duplicate waits for the order row while its group holds stock rows. The available of
+// Every transaction of the ledger locks stock rows in SKU order, and before order rows. An INSERT
+// of a duplicate waits for the order row while its group holds stock rows. The available of
 // stockColumns does not include units in parts. A transaction that locks such rows may only add
 // units to them.
 func readRows(ctx context.Context, db sqltx.Reader, skus []stock.SKU, columns, rowLock string) (rows []StockRow, err error) {

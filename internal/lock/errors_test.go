@@ -291,7 +291,7 @@ func (g handsOverRefusing) HandOver(context.Context, func(error)) (Grant, error)
 	return refusesRelease{}, nil
 }
 
-// TestLossOfSharedLock loses a lock of which an owner has two leases. Each Unlock must report the
+// TestLossOfSharedLock loses a lock on which one owner has two leases. Each Unlock must report the
 // loss.
 func TestLossOfSharedLock(t *testing.T) {
 	t.Parallel()

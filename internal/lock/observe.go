@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What names a kind of event.
+// What is the kind of an event.
 type What string
 
 const (

@@ -14,7 +14,7 @@ type queue struct {
 	lines map[string]*line
 }
 
-// line holds the callers that have the turn for one name, and those that wait.
+// line holds the callers that have the turn for one name, and the callers that wait for it.
 type line struct {
 	turn    *hold // the hold that has the turn alone, or nil
 	sharers int

@@ -508,7 +508,7 @@ func (p protocol) violation(s state) string {
 	return ""
 }
 
-// canSell reports whether the next buyer gets a unit in the following case: a single instance with
+// canSell reports whether the next buyer gets a unit after the following: a single instance with
 // the ledger's layout is left, all messages under way are lost, and no further fault occurs.
 func (p protocol) canSell(s state) bool {
 	g := int(s.generation)

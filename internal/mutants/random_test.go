@@ -377,7 +377,7 @@ func (r *randomRun) judge(t *testing.T, reached map[int][]witness) {
 // run together.
 const alone = 3
 
-// convict returns the tests of which one fails on the mutant, or "".
+// convict returns the tests that the mutant fails, or "".
 func (r *randomRun) convict(t *testing.T, number int, witnesses []witness) string {
 	single := min(alone, len(witnesses))
 	for _, w := range witnesses[:single] {

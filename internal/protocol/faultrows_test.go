@@ -71,7 +71,7 @@ const (
 
 // foundRows are rows that broke a promise before it was fixed.
 var foundRows = []faultRow{
-	// The database could not be reached. Of the duplicates in a group, all but one had an empty
+	// The database could not be reached. All but one of the duplicates in a group had an empty
 	// outcome, which counted as accepted.
 	{database: "MariaDB", strategy: "merged", sql: []faults.Fault{{Kind: faults.Gone, Nth: 1}}, twins: 60},
 	{database: "PostgreSQL", strategy: "merged", sql: []faults.Fault{{Kind: faults.Gone, Nth: 1}}, twins: 60},

@@ -264,7 +264,7 @@ func TestRaces(t *testing.T) {
 type raceKind struct {
 	among  []*instance
 	sku    stock.SKU // SKU with one unit
-	wanted bool      // a second buyer wants the unit
+	wanted bool      // a second buyer orders the unit
 }
 
 // race places one order, lets payments, a cancellation and expiry coincide at its deadline, and

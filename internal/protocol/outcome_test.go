@@ -76,7 +76,7 @@ func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 }
 
 // TestCommitInLimbo breaks the connection while a COMMIT is under way. As long as the server may
-// still execute the COMMIT, no request may treat it as failed: a request waits for the open
+// still execute the COMMIT, no request may treat it as failed. A request waits for the open
 // transaction, or its void order makes the COMMIT fail. Unless the run is thorough, each strategy
 // loses its connection to one of the servers.
 func TestCommitInLimbo(t *testing.T) {

@@ -37,9 +37,9 @@ var stormSeeds = map[string][]uint64{
 	"PostgreSQL": {2},
 }
 
-// TestStorm lets up to eight instances of several strategies sell from one ledger and one Redis, to
-// buyers who retry, while faults are injected into both, counts are lost and Redis is emptied.
-// After the storm, all answers must be true.
+// TestStorm lets up to eight instances of several strategies sell from one ledger and one Redis to
+// buyers who retry. Meanwhile it injects faults into both, deletes counts and empties Redis. After
+// the storm, all answers must be true.
 //
 // With -storm.for it draws new storms for that long. -storm.seed draws the storm of a failure
 // again. The instances, the requests and the faults are then the same, but the goroutines

@@ -214,8 +214,8 @@ func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
 }
 
 // TestLostConnection_LooksFinal checks that the client does not treat the error of a lost
-// connection as one after which commands are sent again, in reads or in writes. Of a pipeline that
-// was written in part, the first commands may have run.
+// connection as one after which commands are sent again, in reads or in writes. If a pipeline was
+// written in part, its first commands may have run.
 func TestLostConnection_LooksFinal(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

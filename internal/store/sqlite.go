@@ -52,8 +52,8 @@ func sqliteQuery(u *url.URL) (url.Values, error) {
 // weakSync matches pragmas with which a commit may not survive a power loss.
 var weakSync = regexp.MustCompile(`(?i)^\s*synchronous\s*(\(|=)\s*'?(off|normal|0|1)\b`)
 
-// inspectedSQLite opens the file read-only. Of the URL's query, it looks only at what
-// matters for durability.
+// inspectedSQLite opens the file read-only. It reads only the parameters of the URL's query that
+// matter for durability.
 func inspectedSQLite(ctx context.Context, u *url.URL) (*SQL, error) {
 	query, err := sqliteQuery(u)
 	if err != nil {

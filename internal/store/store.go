@@ -1,8 +1,7 @@
-// Package store opens the service's stores, each from one URL: the ledger's
-// database (MySQL or MariaDB, PostgreSQL, SQLite) and the gate's Redis (single,
-// Sentinel, Cluster). It also opens an embedded pair that needs no server. It
-// bounds every wait on the stores, migrates the database's schema, classifies
-// database errors by the drivers' error codes, and watches the Redis masters
+// Package store opens the service's stores, each from one URL: the ledger's database (MySQL or
+// MariaDB, PostgreSQL, SQLite) and the gate's Redis (single, Sentinel, Cluster). It also opens an
+// embedded pair that needs no server. It bounds every wait on the stores, migrates the database's
+// schema, and classifies database errors by the drivers' error codes. It watches the Redis masters
 // for events that may have lost writes.
 package store
 

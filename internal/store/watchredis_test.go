@@ -202,10 +202,10 @@ func TestWatchRedis_Cluster(t *testing.T) {
 	})
 	testenv.Await(t, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
 	waitAgreed(t, nodes[1:])
-	w.waitPoll(t) // until then, the client may ask a node that does not know of the failover yet
+	w.waitPoll(t) // until then, the client may ask a node that has not noticed the failover yet
 	w.checkNoCalls(t)
 
-	nodes[0].Restart()   // the node believes that it is a master until the others answer
+	nodes[0].Restart()   // the node keeps the role of a master until the others answer
 	waitAgreed(t, nodes) // true when they have told it that it is a replica
 	w.waitPoll(t)
 	w.checkNoCalls(t)

@@ -220,11 +220,11 @@ func (r *RedisSentinels) URL() string {
 	return "redis+sentinel://" + strings.Join(addrs, ",") + "/mymaster"
 }
 
-// Detach makes the replica replicate from an address where no server listens. The
-// replica then misses all later writes, and they are lost if the master is killed
-// and the replica promoted. (A replica that is only stopped would read them from
-// its socket.) When Detach returns, the master has lost its replica. The Sentinels
-// reattach the replica after a while, so write and kill the master at once.
+// Detach makes the replica replicate from an address where no server listens. The replica then
+// misses all later writes. They are lost if the master is killed and the replica promoted. (A
+// replica that is only stopped would read them from its socket.) When Detach returns, the master
+// has lost its replica. The Sentinels reattach the replica after a while, so write and kill the
+// master at once.
 func (r *RedisSentinels) Detach() {
 	ctx, cancel := context.WithTimeout(context.Background(), maxExit)
 	defer cancel()

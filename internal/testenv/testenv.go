@@ -27,9 +27,9 @@
 //	HOLDFAST_TEST_ZOOKEEPER       host:port
 //	HOLDFAST_TEST_ETCD            host:port
 //
-// HOLDFAST_TEST_FOLDER names the folder for the files of the servers, instead of the one for
-// temporary files. make test names one in memory if there is room: servers start and write much
-// faster there.
+// HOLDFAST_TEST_FOLDER names the folder for the files of the servers, which is otherwise the one
+// for temporary files. make test names a folder in memory if there is room, because servers start
+// and write much faster there.
 //
 // HOLDFAST_TEST_THOROUGH=1 makes tests run completely. Without it, some tests run only a part that
 // finds most faults in little time. See [Thorough].
@@ -291,9 +291,9 @@ func (e *environment) ended(p *process) {
 	e.setStopped(p, nil)
 }
 
-// setStopped records the process IDs of p that are under SIGSTOP, and tells the cleaner, because a
-// stopped process does not react to the signal that should end it with its parent. The caller holds
-// mu.
+// setStopped records the process IDs of p that are under SIGSTOP, and reports them to the cleaner.
+// A stopped process does not react to the signal that should end it with its parent. The caller
+// holds mu.
 func (e *environment) setStopped(p *process, ids []int) {
 	if len(e.stopped[p]) == 0 && len(ids) == 0 {
 		return

@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// Liar tells one lie. With an unknown name it forwards everything unchanged. It is safe for
-// concurrent use.
+// Liar answers falsely in one way. With an unknown name it forwards everything unchanged. It is
+// safe for concurrent use.
 type Liar struct {
 	Lie string
 	// Change makes changes in the ledger behind the service's back, in one transaction. Its

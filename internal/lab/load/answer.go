@@ -63,9 +63,9 @@ func (a Answer) Failure() string {
 	return strings.TrimSpace(strconv.Itoa(a.Status) + " " + a.Problem)
 }
 
-// Unknown reports whether a request that failed may have had its effect: the answer was
-// lost, or is "unavailable", or is a server error of a proxy, which has no problem type.
-// All other failures promise that nothing was changed.
+// Unknown reports whether a request that failed may have had its effect. Its answer was then lost,
+// is "unavailable", or is a server error of a proxy, which has no problem type. All other failures
+// promise that nothing was changed.
 func (a Answer) Unknown() bool {
 	switch {
 	case a.Status == 0:

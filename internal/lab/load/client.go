@@ -1,7 +1,6 @@
-// Package load puts services under load through the public client: a closed crowd, in which each
-// client waits for its answer, or an open load, in which orders arrive at a constant rate. It
-// records each answer as it came over the wire, because the laboratory judges the service and not
-// the client.
+// Package load puts services under load through the public client. In a closed crowd each client
+// waits for its answer. In an open load orders arrive at a constant rate. It records each answer as
+// it came over the wire, because the laboratory judges the service and not the client.
 package load
 
 import (

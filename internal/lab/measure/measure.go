@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// MedianItem returns the item with the median figure. Of an even number of items it
-// returns the lower of the two in the middle. It panics without items.
+// MedianItem returns the item with the median figure. If their number is even, it returns the lower
+// of the two in the middle. It panics without items.
 func MedianItem[T any, F cmp.Ordered](items []T, figure func(T) F) T {
 	sorted := slices.Clone(items)
 	slices.SortStableFunc(sorted, func(a, b T) int { return cmp.Compare(figure(a), figure(b)) })

@@ -47,8 +47,8 @@ func cutEachLine(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.
 	return Taken(), nil
 }
 
-// giveBack undoes lines of a take, another line of which was refused. This transaction still holds
-// the row locks, so no other transaction has seen the change.
+// giveBack undoes lines of a take after another of its lines was refused. This transaction still
+// holds the row locks, so no other transaction has seen the change.
 func giveBack(ctx context.Context, tx *sqltx.Tx, lines []stock.Line) error {
 	for _, line := range lines {
 		_, err := tx.Exec(ctx, "UPDATE stock SET available = available + ? WHERE sku = ?", line.Quantity, string(line.SKU))

@@ -19,10 +19,10 @@ const (
 	maxShort = 10_000
 )
 
-// UnitRows returns the cutter that keeps a pool of rows, one for each unit that can be sold now,
-// and takes n units by SELECT … FOR UPDATE SKIP LOCKED LIMIT n. No sale waits for the row of
-// another. The rows are parts of the stock row with one unit each: parts.go has their rules. It
-// needs a database on which sqltx.DB.CheckSkipLocked succeeds.
+// UnitRows returns the cutter that keeps a pool of rows, one for each unit that can be sold now. It
+// takes n units by SELECT … FOR UPDATE SKIP LOCKED LIMIT n. No sale waits for the row of another.
+// The rows are parts of the stock row with one unit each: parts.go has their rules. It needs a
+// database on which sqltx.DB.CheckSkipLocked succeeds.
 //
 // If too few rows are free, it returns ErrConflict, and the next plan for the SKU locks the stock
 // row and refills the pool. The refill must be another transaction, to avoid a deadlock: a sale
@@ -31,8 +31,8 @@ func UnitRows() Cutter { return &unitRows{} }
 
 type unitRows struct {
 	mu sync.Mutex
-	// short are the SKUs of which too few units were free, and which no transaction has refilled
-	// since. A refill may be impossible (sold out, or a buyer limit) or may have failed.
+	// short are the SKUs that had too few free units, and that no transaction has refilled since. A
+	// refill may be impossible (sold out, or a buyer limit) or may have failed.
 	short map[stock.SKU]bool
 }
 
@@ -134,7 +134,7 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 	return decisions, nil
 }
 
-// pool is what a transaction that has locked the stock row knows of a SKU's unit rows.
+// pool describes a SKU's unit rows, as a transaction sees them that has locked the stock row.
 type pool struct {
 	locked []any // numbers of the locked rows
 	enough bool  // as many rows are locked as are wanted; then the other fields are not set

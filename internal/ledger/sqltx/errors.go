@@ -117,10 +117,10 @@ func IsReadOnly(err error) bool {
 	return false
 }
 
-// provesNoCommit reports whether err, the answer to a COMMIT or to a text that
-// ends with one, proves that nothing was committed: the COMMIT was not sent, the
-// database rolled back, or it refused an earlier statement. With any other error
-// the outcome is unknown: the commit may have succeeded and its answer be lost.
+// provesNoCommit reports whether err proves that nothing was committed: the COMMIT was not sent,
+// the database rolled back, or it refused an earlier statement. err is the answer to a COMMIT, or
+// to a text that ends with one. With any other error the outcome is unknown: the commit may have
+// succeeded and its answer be lost.
 func provesNoCommit(err error) bool {
 	return isUnsent(err) || isKnownRollback(err) || IsRetryable(err) || IsStatementError(err) || IsReadOnly(err)
 }

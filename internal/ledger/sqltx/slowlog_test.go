@@ -46,7 +46,7 @@ func TestSlowLog(t *testing.T) {
 	}
 }
 
-// slowPath is a way to run statements, one of which takes 1.1 s.
+// slowPath is a way to run statements. One of the statements takes 1.1 s.
 type slowPath struct {
 	name  string
 	query string // query to add to the URL

@@ -237,7 +237,7 @@ func TestWatchWithoutLeader(t *testing.T) {
 }
 
 // TestIdleSessionThatHasExpired ends the lease of an idle session while the process is stopped. The
-// session may not know of its loss yet.
+// session may not have noticed the loss yet.
 func TestIdleSessionThatHasExpired(t *testing.T) {
 	t.Parallel()
 	b := newLocker(t, testenv.Etcd(t)).backend

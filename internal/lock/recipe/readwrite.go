@@ -14,7 +14,7 @@ import (
 //
 // It is built on a semaphore: a reader holds one of the slots, a writer all of them. Readers and
 // writers wait in one queue, so readers do not overtake a waiting writer. A writer sends as many
-// requests as there are slots: use no more than needed.
+// requests as there are slots: use as few slots as you need.
 //
 // A writer can become a reader. A reader cannot become a writer: if it asks for the lock to write,
 // it waits for itself until its context ends.

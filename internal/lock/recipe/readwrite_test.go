@@ -146,8 +146,8 @@ func writerIsNotOvertaken(t *testing.T, r *rig) {
 	}
 }
 
-// downgradeButNoUpgrade checks that a writer becomes a reader without another writer in between,
-// and that a reader that wants to write waits for itself.
+// downgradeButNoUpgrade checks that a writer becomes a reader without another writer in between. A
+// reader that requests the lock for writing must wait for itself.
 func downgradeButNoUpgrade(t *testing.T, r *rig) {
 	name := newName()
 	one, two := readWrite(t, r.open(t), name, 2), readWrite(t, r.open(t), name, 2)

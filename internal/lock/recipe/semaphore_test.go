@@ -202,8 +202,8 @@ func TestNumberOfHolders(t *testing.T) {
 	}
 }
 
-// TestNameOfSlots checks that a name which is too long for the names of the slots and of the queue
-// is refused at once, and not when the first slots are taken.
+// TestNameOfSlots checks that a name that is too long for the names of the slots and of the queue
+// is refused at once.
 func TestNameOfSlots(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -9,7 +9,7 @@
 //	holdfast_queue:{NAME}             sorted set: UUID:NUMBER of the waiters, by the time of their first refusal
 //	holdfast_wake:UUID                receives the name of a lock for which this instance must ask again
 //
-// The numbers begin with 0, which tells them from the thread IDs of Redisson.
+// The numbers begin with 0, which distinguishes them from the thread IDs of Redisson.
 //
 // Only the first waiter of each process asks Redis. If it is refused, the same script puts it into
 // the queue. A release wakes the first waiter in the queue, by a message to its instance. If that

@@ -152,8 +152,8 @@ func TestSlotMoves(t *testing.T) {
 	mustBeWoken(t, waiting)
 }
 
-// TestSlotHasMoved moves the slot of a lock before a waiter listens there. The waiter's client does
-// not know of the move yet.
+// TestSlotHasMoved moves the slot of a lock before a waiter listens there. The waiter's client has
+// not noticed the move yet.
 func TestSlotHasMoved(t *testing.T) {
 	t.Parallel()
 	admin := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)

@@ -23,7 +23,7 @@ type command struct {
 	repeatable bool
 }
 
-// NoRetry tells the client not to send the command again.
+// NoRetry stops the client from sending the command again.
 func (c command) NoRetry() bool { return !c.repeatable }
 
 // ScriptName returns the name of the gate's script that a command runs, for example "take", or ""

@@ -87,8 +87,8 @@ func partLeft(giveErr error) error {
 }
 
 // The reasons for which take.lua refuses a take. If several apply, take.lua answers the greatest
-// one, because a missing count, another take of the order or a later generation tells more than
-// "sold out".
+// one. A missing count, another take of the order or a later generation matters more than "sold
+// out".
 const (
 	soldOut         = 1
 	notFilled       = 2

@@ -80,8 +80,8 @@ func cutsOfSeveralLinesAddUp(t *trial) error {
 	return nil
 }
 
-// neverBelowZero checks that a crowd that wants more units than there are gets every unit, and that
-// the count ends at 0.
+// neverBelowZero checks that a crowd that asks for more units than there are gets every unit, and
+// that the count ends at 0.
 func neverBelowZero(t *trial) error {
 	t.lay("scarce", 60)
 	sold := t.rush(1000, func(int) stock.Take { return order(t.line("scarce", 1, 7)) })
