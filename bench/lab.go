@@ -522,7 +522,7 @@ func (l *lab) order(ctx context.Context, url, buyer, sku string) error {
 // an answer.
 func (l *lab) audit(ctx context.Context, v variant, in situation, api service, created int64) string {
 	if v.program == "a" || v.program == "b" {
-		return "" // these programs store nothing
+		return "" // programs a and b store nothing
 	}
 	query := "SELECT COUNT(*) FROM orders WHERE buyer_id <> 'bulk' AND status = 'pending'"
 	if v.program != "" {

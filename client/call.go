@@ -124,7 +124,7 @@ func (c *Client) target(r call) (string, error) {
 	var u strings.Builder
 	u.WriteString(c.base)
 	for _, part := range r.path {
-		// In a path, these would name another resource.
+		// "." and ".." in a path would name another resource.
 		if part == "" || part == "." || part == ".." {
 			return "", fmt.Errorf("%q cannot be an ID or a SKU", part)
 		}

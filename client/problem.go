@@ -16,7 +16,7 @@ const (
 	Unauthorized     ProblemType = "/problems/unauthorized"       // 401
 	CrossOrigin      ProblemType = "/problems/cross-origin"       // 403
 	OtherBuyer       ProblemType = "/problems/other-buyer"        // 403: buyer_id is not the subject of the token
-	NotFound         ProblemType = "/problems/not-found"          // 404: no such path
+	NotFound         ProblemType = "/problems/not-found"          // 404: the path does not exist
 	UnknownSKU       ProblemType = "/problems/unknown-sku"        // 404
 	UnknownOrder     ProblemType = "/problems/unknown-order"      // 404
 	UnknownPayment   ProblemType = "/problems/unknown-payment"    // 404

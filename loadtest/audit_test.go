@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// ledger is a lab with a SQLite ledger that the test fills. Its service answers GET from the orders
-// in the record's answers.
+// ledger is a lab with a SQLite ledger that the test fills. Its service answers GET with the orders
+// that the record's answers contain.
 type ledger struct {
 	*lab
 	fleet *fleet

@@ -129,7 +129,7 @@ func (s *settings) checkValues() error {
 	return nil
 }
 
-// checkLock checks that the servers of the lock backend are named, and no servers of another
+// checkLock checks that the flags name the servers of the lock backend, and those of no other
 // backend.
 func (s *settings) checkLock() error {
 	backend, _ := backends.Find(s.Lock)

@@ -255,7 +255,7 @@ func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (concl
 		switch {
 		case v.Decision == history.NotLinearizable && t.mayOversell:
 			convicted = true
-		case v.Decision == history.Undecided && t.mayOversell: // counts of such a strategy may never agree
+		case v.Decision == history.Undecided && t.mayOversell: // the counts of a strategy that may oversell may never agree
 		case v.Decision != history.Linearizable:
 			r.Fault("%s is %s: %s", "%s：调用历史无法线性化或无法判定（%s）：%s", v.SKU, v.Decision, v.Why)
 		}

@@ -103,7 +103,7 @@ func (l *lab) runLifecycle(ctx context.Context, spec assembly.Spec, f *fleet) (*
 	hide := l.display.show(spec.Name, l.Stock, v.rec)
 	v.order(ctx)
 	v.owners.Wait()
-	v.repeatAll(ctx, v.rec, v.fleet, v.due) // repeats after all changes of the orders
+	v.repeatAll(ctx, v.rec, v.fleet, v.due) // the repeats come after all changes of the orders
 	hide()
 	cost.stop(ctx)
 	r := l.newResult(spec, v.rec, l.Stock)
@@ -255,7 +255,7 @@ type owner struct {
 	random   *rand.Rand // not safe for concurrent use
 }
 
-// together runs both functions at the same time.
+// together runs first and second at the same time.
 func (o *owner) together(first, second func()) {
 	var both sync.WaitGroup
 	both.Go(first)

@@ -123,7 +123,7 @@ type record struct {
 	answers   []answer
 	failures  map[string]int64 // by status and problem type
 	sampled   int64            // orders looked up right after their 201 or 202
-	sampleErr error            // first error of these look-ups
+	sampleErr error            // first error of a sampled look-up
 	findings  map[results.Kind]*results.Finding
 }
 

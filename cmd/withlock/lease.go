@@ -36,7 +36,7 @@ type lease struct {
 // long as the grace, so several confirmations fit into the time before SIGTERM.
 func (l *lease) tenth() time.Duration { return min(l.length/10, time.Second) }
 
-// confirm asks the backend until when it grants the lock to no other.
+// confirm asks the backend for the time until which it grants the lock to nobody else.
 func (l *lease) confirm(ctx context.Context) (until time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(l.length/4, callTimeout))
 	defer cancel()

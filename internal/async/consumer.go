@@ -33,10 +33,10 @@ const (
 	// maxIdle is how long an order may be with a consumer that does not finish it, before another
 	// one claims it. The orders of a killed instance wait for this time.
 	maxIdle = 5 * time.Second
-	// claimPause is the pause between two searches for such orders. watchPause is the pause between
-	// two measurements of the journal.
+	// claimPause is the pause between two searches for orders that other consumers have left.
+	// watchPause is the pause between two measurements of the journal.
 	claimPause, watchPause = time.Second, time.Second
-	// maxClaimPause is the longest pause between two such searches, even while orders keep failing.
+	// maxClaimPause is the longest pause between two searches, even while orders keep failing.
 	maxClaimPause = 3 * maxIdle
 	// prunePause is the pause between two removals of consumers that no longer exist.
 	prunePause = time.Minute
@@ -244,7 +244,7 @@ type end struct {
 	err    error      // why the order has not ended
 }
 
-// How a queued order can end.
+// The ways in which a queued order can end.
 const (
 	committed = "committed"
 	refused   = "refused"

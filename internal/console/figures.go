@@ -164,7 +164,7 @@ func (h *histogram) add(m *dto.Histogram) {
 	}
 }
 
-// minus returns what was observed since before. Both may be nil.
+// minus returns what was observed after before. h and before may be nil.
 func (h *histogram) minus(before *histogram) histogram {
 	if h == nil {
 		return histogram{}

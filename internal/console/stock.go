@@ -79,7 +79,7 @@ type stockReader struct {
 // recount is the result of a comparison of a stock row with the order lines.
 type recount struct {
 	missing   int64 // units sold that the row has not counted
-	available int64 // available of the row at that time
+	available int64 // available of the row at the time of the recount
 	at        time.Time
 }
 

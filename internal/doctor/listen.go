@@ -31,7 +31,7 @@ type listenAddress struct {
 	instance            func(status int, answer []byte) (runs string, ok bool)
 }
 
-// listenAddresses returns the addresses on which an instance with these flags listens.
+// listenAddresses returns the addresses on which an instance with the flags o listens.
 func listenAddresses(o Options) []listenAddress {
 	all := []listenAddress{{"--listen", o.Listen, "/strategies", fromStrategies}}
 	if o.OpsListen != "" {

@@ -100,7 +100,7 @@ func (m *requests) observe(ctx context.Context, method, path string, status int,
 		a = m.unknown
 	}
 	count := a.byStatus[status]
-	if count == nil { // package http answers with such a status, for example to a range
+	if count == nil { // package http answers with a status that the service never uses, for example to a range
 		count = m.counter(a.label, status)
 	}
 	count.Inc()

@@ -18,7 +18,7 @@ type problemAnswer struct {
 	extras
 }
 
-// extras are the members that not every problem has.
+// extras are the members that only some problems have.
 type extras struct {
 	SKU         stock.SKU    `json:"sku,omitempty"`          // set for problems of one SKU
 	OpensAt     *string      `json:"opens_at,omitempty"`     // set for not-open

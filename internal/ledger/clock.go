@@ -38,11 +38,11 @@ type clock struct {
 	last atomic.Pointer[reading]
 }
 
-// reading is one simultaneous reading of both clocks.
+// reading is one simultaneous reading of the local clock and of the database's.
 type reading struct {
 	at       time.Time // by the monotonic clock
 	wall     time.Time
-	database time.Time // at that time, or up to a round trip later
+	database time.Time // the database's time at "at", or up to a round trip later
 }
 
 var errClockUnknown = errors.New("the database's clock has not been measured")

@@ -69,7 +69,7 @@ func (r StockRow) Units() stock.Units {
 const stockColumns = "sku, kind, total, available, limit_per_buyer, claims_counted_to, epoch, version, changes, opens_at, closes_at"
 
 // columnsWithParts are stockColumns, except that available includes the units in parts. One
-// statement reads both as of one moment.
+// statement reads the row and its parts as of one moment.
 func columnsWithParts(d sqltx.Dialect) string {
 	columns := "stock." + strings.ReplaceAll(stockColumns, ", ", ", stock.")
 	return strings.Replace(columns, "stock.available", "stock.available + "+cutter.InParts(d), 1)

@@ -60,9 +60,9 @@ var events = []event{
 
 // TestAllOrdersOfEvents runs every sequence of two events on SQLite, each event twice in a row,
 // with each policy for late payments. A thorough run has three events, with and without a gate.
-// After each event the units must add up and every payment must be in one place. The repeat must
-// get the same answer and change nothing. TestAllOrdersOfEvents of package order uses four events
-// and stores in memory.
+// After each event the units must add up, and every payment must have been recorded once. The
+// repeat must get the same answer and change nothing. TestAllOrdersOfEvents of package order uses
+// four events and stores in memory.
 func TestAllOrdersOfEvents(t *testing.T) {
 	t.Parallel()
 	length := 2

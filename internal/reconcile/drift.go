@@ -43,7 +43,8 @@ type difference struct {
 	epoch, gate, inFlight, ledger int64
 }
 
-// look returns the counts of the row and of the gate. same reports whether both are of one epoch.
+// look returns the counts of the row and of the gate. same reports whether the two counts are of
+// one epoch.
 func look(row ledger.StockRow, level stock.Level) (d difference, same bool) {
 	return difference{row.Epoch, level.Available, level.InFlight, row.Available}, level.Filled && level.Epoch == row.Epoch
 }

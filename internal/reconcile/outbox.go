@@ -60,8 +60,8 @@ func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU) (applied
 	}
 }
 
-// BringToGate applies to the gate's counts additions that the ledger has just committed. If it
-// cannot, Run applies them later. It continues after ctx ends.
+// BringToGate takes additions that the ledger has just committed, and applies them to the gate's
+// counts. If it cannot, Run applies them later. It continues after ctx ends.
 //
 // It reads the outbox only if an earlier addition to the SKU has not reached the gate. Another
 // request, or another instance, has then committed that addition and is about to apply it.

@@ -60,7 +60,7 @@ type Offset struct {
 // offset returns the least difference of a clock that was read between start and now.
 func offset(start, read time.Time) time.Duration {
 	ahead, late := read.Sub(start), time.Until(read)
-	switch { // on a perfect network, both would be equal
+	switch { // on a perfect network, the two round trips would be equal
 	case late > 0:
 		return late
 	case ahead < 0:

@@ -59,7 +59,7 @@ func (l *Liar) Serve(t testenv.T, service string) (url string) {
 	}))
 	t.Cleanup(func() {
 		l.waiting.Wait()
-		transport.CloseIdleConnections() // otherwise the service waits for these connections when it stops
+		transport.CloseIdleConnections() // otherwise the service waits for the idle connections when it stops
 		server.Close()
 	})
 	return server.URL

@@ -71,7 +71,7 @@ func (l *lateCommit) thaw() {
 	l.stage.at("network", "delivers A's COMMIT")
 }
 
-// orders returns the number of orders once A's has been committed.
+// orders returns the number of orders once A's order has been committed.
 func (l *lateCommit) orders(ctx context.Context) (count int) {
 	s := l.stage
 	s.await(ctx, "A's order is committed", func() bool {

@@ -116,7 +116,7 @@ func (s *Stage) session(ctx context.Context, actor string, db *sql.DB, level str
 		_, err := conn.ExecContext(ctx, statement)
 		s.check(err)
 	}
-	// MySQL has no such variable and returns an error.
+	// MySQL does not have this variable and returns an error.
 	_, _ = conn.ExecContext(ctx, "SET SESSION idle_transaction_timeout = 0")
 	return session{conn, s, actor}
 }

@@ -64,7 +64,7 @@ func (a Arrivals) Drive(ctx context.Context, start time.Time, prepare func(n int
 			return
 		case places <- struct{}{}:
 		}
-		if ctx.Err() != nil { // select may choose either case if both are ready
+		if ctx.Err() != nil { // select may choose either case if ctx has ended and places is free
 			return
 		}
 		send := prepare(n)

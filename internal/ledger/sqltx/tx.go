@@ -329,7 +329,7 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 	return affected, err
 }
 
-// queryMySQL sends both as one text.
+// queryMySQL sends begin and query as one text.
 func queryMySQL(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error) {
 	rows, err := conn.QueryContext(ctx, begin+"; "+query, args...)
 	if err != nil {
@@ -342,7 +342,7 @@ func queryMySQL(ctx context.Context, conn *sql.Conn, begin, query string, args [
 	return rows, nil
 }
 
-// queryPostgres sends both as one pipeline.
+// queryPostgres sends begin and query as one pipeline.
 func queryPostgres(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error) {
 	return conn.QueryContext(context.WithValue(ctx, beginning{}, begin), query, args...)
 }

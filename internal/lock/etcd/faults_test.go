@@ -102,7 +102,7 @@ func mustBeFault(t *testing.T, what string, err error) {
 	}
 }
 
-// TestFailingCalls makes each call of each operation fail, or its answer be lost. The error must be
+// TestFailingCalls makes each call of each operation fail, or loses its answer. The error must be
 // reported, and no key may be left long before the lease ends.
 func TestFailingCalls(t *testing.T) {
 	t.Parallel()

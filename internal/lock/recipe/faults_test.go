@@ -363,8 +363,8 @@ func TestJobWhoseCallsFail(t *testing.T) {
 	}
 }
 
-// TestJobOfAnother lets another process run the job all the time, and then record the tick during a
-// run.
+// TestJobOfAnother checks a job that another process runs all the time, and a job whose tick
+// another process records during a run.
 func TestJobOfAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

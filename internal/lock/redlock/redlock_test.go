@@ -138,7 +138,7 @@ func TestMinorityKilled(t *testing.T) {
 				if n := inside.Add(1); n != 1 {
 					t.Errorf("%d hold the lock at once", n)
 				}
-				testenv.Dither() // stands for the work, during which no other may enter
+				testenv.Dither() // stands for the holder's work, during which nobody else may hold the lock
 				grants.Add(1)
 				inside.Add(-1)
 				if err := lease.Unlock(ctx); err != nil {

@@ -46,7 +46,7 @@ func NewCounter(client redis.UniversalClient, ledgerID uuid.UUID, layout Layout)
 		ledgerID: ledgerID, client: client, layout: layout, cluster: cluster,
 		ledgerPrefix: "holdfast:{" + ledgerID.String(),
 	}
-	c.running.Store(newScripts(ledgerID, 0)) // the service never loads generation 0, so these scripts cannot run
+	c.running.Store(newScripts(ledgerID, 0)) // the service never loads generation 0, so the scripts of generation 0 cannot run
 	if !cluster {
 		c.shared = keysOf(c.ledgerPrefix + "}")
 	}

@@ -39,7 +39,7 @@ type cut struct {
 
 	// The answer.
 	receipt stock.Receipt // receipt of the lines
-	already bool          // the same take cut these lines earlier
+	already bool          // an earlier call of the same take cut these lines
 	err     error         // error of this cut in a batch
 }
 

@@ -73,7 +73,7 @@ func inFlightByAge(t *trial) error {
 }
 
 func inFlightOfMany(t *trial) error {
-	const orders, buyers = 700, 20 // a scan of these takes several steps
+	const orders, buyers = 700, 20 // a scan of so many orders takes several steps
 	t.fill("a", 1, orders)
 	t.accepted(t.atOnce(buyers, func(gate Gate, _ int) error {
 		for range orders / buyers {
@@ -103,7 +103,7 @@ func inFlightOfMany(t *trial) error {
 }
 
 func scanFindsAll(t *trial) error {
-	const buyers, orders = 20, 30 // a scan of these takes several steps
+	const buyers, orders = 20, 30 // a scan of so many orders takes several steps
 	names := []string{"a", "b", "c"}
 	for _, name := range names {
 		t.fill(name, 1, buyers*orders)

@@ -120,7 +120,7 @@ type trial struct {
 	// generation of the cutter. Epochs below 2²⁸ are of generation 0.
 	generation stock.Generation
 	whole      bool        // use the statement that cuts a whole group
-	wholeSeen  atomic.Bool // the cutter has such a statement
+	wholeSeen  atomic.Bool // the cutter has a statement for a whole group
 	err        error
 }
 
@@ -265,7 +265,7 @@ func (t *trial) guarded(one string) sqltx.Statement {
 	}
 }
 
-// cut fails the trial unless the takes of one transaction get these answers.
+// cut fails the trial unless the takes of one transaction get the answers want.
 func (t *trial) cut(ts []stock.Take, want ...error) {
 	if t.err != nil {
 		return
