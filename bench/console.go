@@ -69,7 +69,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	}()
 	time.Sleep(time.Duration(l.WarmUp) * time.Second) // the warm-up
 	for round := range l.Rounds {
-		var pair [2]sample // without a console, with one
+		var pair [2]sample // without a console, and with a console
 		for turn := range 2 {
 			which := (round + turn) % 2
 			if pair[which], err = l.window(ctx, api[0], which == 1); err != nil {

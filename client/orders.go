@@ -38,14 +38,14 @@ type OrderStatus string
 
 // The statuses of an order.
 const (
-	OrderQueued    OrderStatus = "queued"  // waits to be recorded
-	OrderPending   OrderStatus = "pending" // waits for its payment
+	OrderQueued    OrderStatus = "queued"  // the order waits to be recorded
+	OrderPending   OrderStatus = "pending" // the order waits for its payment
 	OrderPaid      OrderStatus = "paid"
 	OrderCancelled OrderStatus = "cancelled"
 	OrderExpired   OrderStatus = "expired"
 	OrderRefunded  OrderStatus = "refunded"
-	OrderRefused   OrderStatus = "refused" // was queued, and its units could not be cut
-	OrderVoid      OrderStatus = "void"    // was never placed
+	OrderRefused   OrderStatus = "refused" // the order was queued, and its units could not be cut
+	OrderVoid      OrderStatus = "void"    // the order was never placed
 )
 
 // Order is an order.

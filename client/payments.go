@@ -12,9 +12,9 @@ type PaymentStatus string
 
 // The statuses of a payment.
 const (
-	PaymentPaid      PaymentStatus = "paid"       // it paid its order
-	PaymentRefundDue PaymentStatus = "refund-due" // it must be paid back to the buyer
-	PaymentRefunded  PaymentStatus = "refunded"   // it was paid back
+	PaymentPaid      PaymentStatus = "paid"       // the payment paid its order
+	PaymentRefundDue PaymentStatus = "refund-due" // the payment must be paid back to the buyer
+	PaymentRefunded  PaymentStatus = "refunded"   // the payment was paid back
 )
 
 // Payment is a payment for an order.
@@ -23,7 +23,7 @@ type Payment struct {
 	OrderID   string        `json:"order_id"`
 	Status    PaymentStatus `json:"status"`
 	CreatedAt time.Time     `json:"created_at"`
-	ChangedAt time.Time     `json:"changed_at"` // when it got its status
+	ChangedAt time.Time     `json:"changed_at"` // when the payment got its status
 }
 
 func (p Payment) complete() bool { return p.ID != "" }

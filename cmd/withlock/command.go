@@ -116,9 +116,9 @@ func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 type child struct {
 	group    int
 	terminal *terminal
-	begun    <-chan struct{} // closed when it has begun
+	begun    <-chan struct{} // closed when the command has begun
 	stopped  <-chan struct{} // see awaitCommand
-	exited   <-chan struct{} // closed when it has ended
+	exited   <-chan struct{} // closed when the command has ended
 }
 
 // watch passes signals on to the command's process group, gives the group the terminal, and keeps

@@ -34,8 +34,8 @@ const (
 // smaller than unix.PIPE_BUF, so a pipe never holds a part of one.
 type order struct {
 	Group int64 // the process group of the command
-	Term  int64 // when to send it SIGTERM
-	Kill  int64 // when to send it SIGKILL
+	Term  int64 // when to send SIGTERM to the group
+	Kill  int64 // when to send SIGKILL to the group
 	Grace int64 // the nanoseconds between the two if withlock dies
 }
 
@@ -136,8 +136,8 @@ func isAlive(group int) bool {
 // guard is the guard process, as withlock sees it.
 type guard struct {
 	cmd    *exec.Cmd
-	orders *os.File // the pipe to it
-	ready  *os.File // the pipe from it
+	orders *os.File // the pipe to the guard
+	ready  *os.File // the pipe from the guard
 	exited chan struct{}
 	order  order
 }

@@ -28,7 +28,7 @@ type lease struct {
 	length time.Duration
 	grace  time.Duration
 	term   time.Time // when the command must get SIGTERM
-	kill   time.Time // when it must get SIGKILL
+	kill   time.Time // when the command must get SIGKILL
 }
 
 // tenth is the time between SIGKILL and the end of the lease, and the pause between two

@@ -28,8 +28,8 @@ type Stock struct {
 	Available  int64     // the gate's count, or the stock row's without a gate
 	Sold       int64     // Total less the stock row's available
 	BuyerLimit int64     // units that one buyer may hold; 0: any number, or the limit does not hold yet
-	OpensAt    time.Time // when sales begin; the zero time: they have begun
-	ClosesAt   time.Time // when sales end; the zero time: they do not end
+	OpensAt    time.Time // when sales begin; the zero time: sales have begun
+	ClosesAt   time.Time // when sales end; the zero time: sales do not end
 }
 
 // Audit compares the counts of one SKU. It is exact when no order is under way.
@@ -80,7 +80,7 @@ type Orders interface {
 
 // Admin sets, lists and audits stock. It is safe for concurrent use.
 type Admin struct {
-	gate       Gate // nil if there is none
+	gate       Gate // nil: the strategy has no gate
 	ledger     Ledger
 	reconciler Reconciler
 	orders     Orders

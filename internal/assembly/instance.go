@@ -57,7 +57,7 @@ type Instance struct {
 	// Stores are the stores that the instance was built on. They are empty if New made it.
 	Stores  Stores
 	log     *slog.Logger
-	closers []func() error // in the order in which Close calls them
+	closers []func() error // in the order in which Close calls the closers
 }
 
 // New joins strategy s and db, the ledger with that ID, into an instance. The caller still owns the

@@ -50,7 +50,7 @@ type Strategy struct {
 	// Layout names the settings on which instances must agree to sell the same
 	// stock. The ledger stores the layout of its generation.
 	Layout string
-	Gate   gate.Gate // nil if there is none
+	Gate   gate.Gate // nil: the strategy has no gate
 	// Counter keeps the counts that Gate takes units from. It is nil without a gate.
 	Counter *gate.Counter
 	// Journal keeps orders that are answered before the ledger has them. nil: orders are
@@ -65,7 +65,7 @@ type Strategy struct {
 // Spec is one row of the table.
 type Spec struct {
 	Name   string
-	Gate   string // the name of the gate; empty if there is none
+	Gate   string // the name of the gate; empty: the strategy has no gate
 	Cutter string
 	// Sound means that the strategy never sells a unit twice, even without a guard
 	// and with any number of instances on the same stores.

@@ -105,7 +105,7 @@ func (p *Pair) use(cert, key []byte) (changed bool, err error) {
 		return false, nil
 	}
 	p.seen = [2][]byte{cert, key}
-	if isCut(cert) { // its first certificate may be whole, but clients need the others to verify it
+	if isCut(cert) { // the first certificate of the file may be whole, but clients need the others to verify it
 		return false, fmt.Errorf("%s ends within a certificate", p.certFile)
 	}
 	pair, err := tls.X509KeyPair(cert, key)

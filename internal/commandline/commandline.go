@@ -111,7 +111,7 @@ func blame(line *kong.Context, variables map[string]string, err error) error {
 	if !isFlag || end < 0 || variables[Variable(text[:end])] == "" {
 		return err
 	}
-	if p := find(line, text[:end]); p != nil && !p.Resolved { // an argument has set it
+	if p := find(line, text[:end]); p != nil && !p.Resolved { // an argument has set the flag
 		return err
 	}
 	return blamed{err, Variable(text[:end]) + " (for --" + text[:end] + ")" + text[end:]}

@@ -35,7 +35,7 @@ type figures struct {
 	Answer *percentiles `json:"answer"`
 	Gate   *percentiles `json:"gate"`
 	Ledger *percentiles `json:"ledger"`
-	Group  *float64     `json:"group"` // orders in one transaction, on average. nil: there was none
+	Group  *float64     `json:"group"` // orders in one transaction, on average. nil: no transaction was run
 
 	Retries    float64 `json:"retries"` // since the process started, like the next three
 	Refills    float64 `json:"refills"`

@@ -31,7 +31,7 @@ type stockPage struct {
 	At     float64    `json:"t"` // seconds since 1970
 	Prefix stock.SKU  `json:"sku"`
 	From   stock.SKU  `json:"from"`
-	Next   stock.SKU  `json:"next"` // the first SKU of the following page; empty: there is none
+	Next   stock.SKU  `json:"next"` // the first SKU of the following page; empty: this is the last page
 	Failed bool       `json:"failed"`
 	Rows   []stockRow `json:"rows"`
 }
@@ -107,7 +107,7 @@ func (r *stockReader) read(ctx context.Context, v view, log *slog.Logger) stockP
 // rows reads the stock rows of a view, and the SKU that follows them.
 func (r *stockReader) rows(ctx context.Context, v view) (rows []ledger.StockRow, next stock.SKU, err error) {
 	first := max(v.from, v.prefix)
-	if first != "" { // Rows begins after it
+	if first != "" { // Rows begins after that SKU
 		row, err := r.ledger.Row(ctx, first)
 		switch {
 		case err == nil:

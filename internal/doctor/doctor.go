@@ -79,8 +79,8 @@ type examination struct {
 	results []result
 
 	mu    sync.Mutex
-	sql   *store.SQL            // nil: the database cannot be reached, or there is none
-	redis redis.UniversalClient // nil: Redis cannot be reached, or there is none
+	sql   *store.SQL            // nil: the instance has no database, or it cannot be reached
+	redis redis.UniversalClient // nil: the instance has no Redis, or it cannot be reached
 	ready bool                  // the schema is the one that this program needs
 	locks bool                  // the lock backend can be reached, or is not needed
 }

@@ -20,7 +20,7 @@ var ErrClosed = errors.New("the group is closed")
 
 // Limits bound a Batcher. Size, Parallel and Queue must be at least 1.
 type Limits struct {
-	Size     int // calls in one group
+	Size     int // number of calls in one group
 	Parallel int // groups that run at the same time
 	Queue    int // calls that wait
 	// Weight bounds the sum of the weights in one group. A group of a single call

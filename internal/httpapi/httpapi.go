@@ -119,7 +119,7 @@ type Config struct {
 
 // Strategies is the answer to GET /strategies.
 type Strategies struct {
-	Running string // the Name of one of All
+	Running string // the Name of the strategy in use, one of All
 	Guard   bool
 	All     []Strategy
 }
@@ -129,7 +129,7 @@ type Strategy struct {
 	Name   string
 	Gate   string // empty: the strategy has no gate
 	Cutter string
-	Sound  bool // without the guard it never sells a unit twice
+	Sound  bool // the strategy never sells a unit twice, even without the guard
 	Detail string
 	// Promise says what a client can rely on once its order was accepted.
 	Promise string

@@ -20,7 +20,7 @@ type problemAnswer struct {
 
 // extras are the members that only some problems have.
 type extras struct {
-	SKU         stock.SKU    `json:"sku,omitempty"`          // set for problems of one SKU
+	SKU         stock.SKU    `json:"sku,omitempty"`          // set only for a problem of one SKU
 	OpensAt     *string      `json:"opens_at,omitempty"`     // set for not-open
 	PaymentID   string       `json:"payment_id,omitempty"`   // set for refund-due
 	OrderStatus order.Status `json:"order_status,omitempty"` // set for refund-due and wrong-status

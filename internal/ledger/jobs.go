@@ -32,7 +32,7 @@ var (
 func (l *Ledger) ClaimJob(ctx context.Context, name, holder string) (Job, error) {
 	var (
 		d     = l.db.Dialect()
-		token int64 // token of the last claim; 0 if there was none
+		token int64 // token of the last claim; 0: the job was not claimed
 		free  bool
 	)
 	err := l.db.QueryRow(ctx, []any{&token, &free}, "SELECT token, held_until <= "+d.Now()+" FROM jobs WHERE name = ?", name)

@@ -33,7 +33,7 @@ const (
 
 // Options configure a Ledger.
 type Options struct {
-	Strategy string // the strategy that its orders record
+	Strategy string // the strategy that the orders of this ledger record
 	Cutter   cutter.Cutter
 	HasGate  bool // additions to stock go to the outbox for the gate
 	// Group is the largest number of orders in one transaction, and Parallel

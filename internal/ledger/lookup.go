@@ -11,7 +11,7 @@ import (
 // lookup is one order that is being read.
 type lookup struct {
 	id    uuid.UUID
-	found *order.Order // nil if there is none
+	found *order.Order // nil: the order does not exist
 	err   error
 }
 

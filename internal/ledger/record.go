@@ -317,7 +317,7 @@ func refuse(rs []*recording, err error) {
 func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *slowGroup, cause error) (held []*recording, err error) {
 	asking, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	locked, _ := l.lockedRows(asking, stock.SKUsOf(takesOf(rs)...)) // no rows if it fails
+	locked, _ := l.lockedRows(asking, stock.SKUsOf(takesOf(rs)...)) // no rows if the query fails
 	if len(locked) == 0 {
 		return rs, nil
 	}

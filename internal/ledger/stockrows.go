@@ -34,8 +34,8 @@ type StockRow struct {
 	Epoch      int64     // raised whenever a gate's count of the SKU may be wrong
 	Version    int64     // raised by the optimistic cutter, by administrators and by count changes that others must notice
 	Changes    int64     // additions committed under the epoch
-	OpensAt    time.Time // when sales begin; the zero time: they have begun
-	ClosesAt   time.Time // when sales end; the zero time: they do not end
+	OpensAt    time.Time // when sales begin; the zero time: sales have begun
+	ClosesAt   time.Time // when sales end; the zero time: sales do not end
 }
 
 // LimitHolds reports whether the row has a buyer limit that is in effect: its claims are

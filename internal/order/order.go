@@ -42,12 +42,12 @@ type Order struct {
 	Lines     []stock.Line // sorted by SKU
 	Strategy  string       // the strategy that cut the units
 	CreatedAt time.Time    // UTC, whole microseconds
-	ExpiresAt time.Time    // zero if it does not expire
+	ExpiresAt time.Time    // the zero time: the order does not expire
 	// QueuedUntil is the time at which the ledger recorded a queued order. It is zero if the order
 	// was never queued, or still is.
 	QueuedUntil time.Time
 	Version     int64  // number of changes of the order
-	PaymentID   string // the payment that paid the order; empty if there is none
+	PaymentID   string // the payment that paid the order; empty: no payment has paid the order
 	Restocked   bool   // a refund returned the order's units
 	History     []Step // changes since CreatedAt; only set where a method says so
 }
@@ -62,14 +62,14 @@ type Step struct {
 type Filter struct {
 	Buyer  string    // empty: any
 	Status Status    // empty: any
-	After  uuid.UUID // only IDs that follow this one
+	After  uuid.UUID // only orders whose IDs follow this ID
 	Limit  int
 }
 
 // Request asks for an order.
 type Request struct {
 	Buyer string
-	Key   string // the idempotency key; empty if there is none
+	Key   string // the idempotency key; empty: the request has no key
 	Lines []stock.Line
 }
 

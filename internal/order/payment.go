@@ -17,8 +17,8 @@ type Payment struct {
 	ID        string // the provider's ID, which is unique
 	OrderID   uuid.UUID
 	Status    PaymentStatus
-	CreatedAt time.Time // when it was first reported, by the database's clock
-	ChangedAt time.Time // when its status last changed
+	CreatedAt time.Time // when the payment was first reported, by the database's clock
+	ChangedAt time.Time // when the status last changed
 }
 
 // PaymentStatus is the state of a payment.
@@ -34,7 +34,7 @@ const (
 // PaymentFilter selects payments.
 type PaymentFilter struct {
 	Status PaymentStatus // empty: any
-	After  string        // only IDs that follow this one
+	After  string        // only payments whose IDs follow this ID
 	Limit  int
 }
 

@@ -199,7 +199,7 @@ func (s *Service) placeOnce(ctx context.Context, d stock.Deduction, keyed bool) 
 	switch {
 	case stock.NothingTaken(err):
 		return Order{}, Refused(err)
-	case err != nil: // the order may be queued, and then it will be committed: nothing is given back
+	case err != nil: // the order may be queued and will then be committed, so nothing is given back
 		return Order{}, Unknown(fmt.Errorf("queueing the order: %w", err))
 	}
 	return s.queue.Accept(ctx, take, keyed)
@@ -350,7 +350,7 @@ func (s *Service) look(ctx context.Context, id uuid.UUID) (found, queued *Order,
 		return found, nil, err
 	case errors.Is(queuedErr, ErrUnknownOrder):
 		return found, nil, err
-	case queuedErr != nil || found == nil: // the ledger does not know it
+	case queuedErr != nil || found == nil: // the ledger does not have the order
 		return queued, nil, queuedErr
 	}
 	return found, queued, nil

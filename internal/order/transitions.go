@@ -70,7 +70,7 @@ func (o *Order) Apply(c Transition) {
 type Locked struct {
 	Order   Order
 	Due     bool     // the payment window has ended, by the database's clock
-	Payment *Payment // the payment with the caller's payment ID; nil if there is none
+	Payment *Payment // the payment with the caller's payment ID; nil: none is recorded under that ID
 }
 
 // Decide decides on the change of an order. An error means that the order does not change, and says

@@ -70,7 +70,7 @@ type Finding struct {
 	Count       ledger.Count
 	Level       stock.Level   // zero value without a gate
 	Segments    []stock.Level // levels of a divided SKU's segments, in their order
-	Recorded    *int64        // units in the records of takes in flight; nil if they were not counted
+	Recorded    *int64        // units in the records of takes in flight; nil: the records were not counted
 	Claims      []ledger.Claim
 	Differences []Difference
 	Repaired    bool
@@ -330,7 +330,7 @@ func (r *Reconciler) flights(ctx context.Context, levels []stock.Level) (map[sto
 		return nil, fmt.Errorf("reading the gate's counts: %w", err)
 	}
 	recorded, counted, err := r.recordedUnits(ctx, skus)
-	if !counted { // it failed, or there are too many
+	if !counted { // the count failed, or there are too many records
 		return nil, err
 	}
 	after, err := r.counter.Level(ctx, skus...)

@@ -28,7 +28,7 @@ const (
 // openTake is a take that could not be ended when its request was answered.
 type openTake struct {
 	stock.Take
-	unknown bool // the take may be committed; if not, it must be given back
+	unknown bool // the take may be committed; false: it must be given back
 }
 
 // FinishTake ends the take at the gate, if there is one, according to its outcome in the ledger. A

@@ -87,7 +87,7 @@ func SortLines(lines []Line) {
 type Level struct {
 	SKU       SKU
 	Filled    bool  // the gate has a count of the SKU under its generation; if not, Available and InFlight are 0
-	Epoch     int64 // the epoch of the last fill, of any generation; 0 if there was none
+	Epoch     int64 // the epoch of the last fill, of any generation; 0: the count was not filled
 	Available int64 // units not taken
 	InFlight  int64 // units taken and not yet settled
 	Err       error // if not nil, the count could not be read and the other fields are unknown
@@ -108,8 +108,8 @@ type Setting struct {
 	// The rules limit how much a buyer may hold, and when. For nil, an existing SKU keeps its rule,
 	// and a new SKU has none.
 	BuyerLimit *int64     // units that one buyer may hold, 0 to MaxTotal; 0: any number
-	OpensAt    *time.Time // when sales begin; the zero time: they have begun
-	ClosesAt   *time.Time // when sales end; the zero time: they do not end
+	OpensAt    *time.Time // when sales begin; the zero time: sales have begun
+	ClosesAt   *time.Time // when sales end; the zero time: sales do not end
 }
 
 // Change is one addition to a stock row that the ledger has committed and the

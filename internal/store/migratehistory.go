@@ -172,7 +172,7 @@ func parseStatement(text string, indexes map[string]string) (st statement, err e
 				st.makes = append(st.makes, object(name+"."+column[1]))
 			}
 		}
-	case "CREATE SEQUENCE", "CREATE /*M! SEQUENCE": // on MySQL it creates a table
+	case "CREATE SEQUENCE", "CREATE /*M! SEQUENCE": // MySQL creates a table instead
 		st.makes = append(st.makes, object(name))
 	case "DROP TABLE", "DROP SEQUENCE":
 		st.remove = append(st.remove, object(name))

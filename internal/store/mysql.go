@@ -207,7 +207,7 @@ func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) 
 	// All columns and values of the ledger are ASCII text. With these settings the
 	// server does not convert it.
 	set("character_set_client", "ascii")
-	set("collation_connection", "ascii_bin") // sets character_set_connection too
+	set("collation_connection", "ascii_bin") // also sets character_set_connection
 	if sqltx.IsMariaDB(version) {
 		set("tx_isolation", "'READ-COMMITTED'")
 		set("idle_transaction_timeout", wholeSeconds(idleTransaction))

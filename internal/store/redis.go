@@ -26,7 +26,7 @@ import (
 const (
 	redisPoolSize        = 32
 	redisDialTimeout     = time.Second
-	redisTimeout         = 2 * time.Second // for one read or write
+	redisTimeout         = 2 * time.Second // bounds one read or write
 	slotsRefreshInterval = 5 * time.Second // for reading a cluster's slot map
 	redisDefaultPort     = "6379"
 	sentinelDefaultPort  = "26379"

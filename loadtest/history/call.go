@@ -52,7 +52,7 @@ const Forever = math.MaxInt64
 
 // Call is one call and its answer. Fields that do not belong to its kind are empty.
 type Call struct {
-	Who  string `json:"who,omitempty"` // the client that made it
+	Who  string `json:"who,omitempty"` // the client that made the call
 	Call Kind   `json:"call"`
 	// Begin is when the request was sent, and End when the answer had arrived or was given up. Both
 	// are nanoseconds since the start of the history, by a monotonic clock.

@@ -32,7 +32,7 @@ type run struct {
 	tell   func(Progress)
 	spec   assembly.Spec
 	id     string
-	secret string // the run's clients send it
+	secret string // sent by the run's clients
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the run is over

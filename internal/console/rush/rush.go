@@ -32,7 +32,7 @@ const (
 // Settings are what the visitor chooses.
 type Settings struct {
 	Strategy string `json:"strategy"`
-	Clients  int    `json:"clients"` // each has one order under way
+	Clients  int    `json:"clients"` // each client has one order under way
 	Units    int64  `json:"units"`   // the stock
 }
 

@@ -57,7 +57,7 @@ func Interleaved[T any](rounds int, items []T) iter.Seq2[int, T] {
 type Target[S any] struct {
 	What    string // the figure, with its unit
 	Against string // the other sample; empty: the figure is about one sample only
-	AtMost  bool   // Limit is an upper bound, not a lower one
+	AtMost  bool   // Limit is an upper bound; false: a lower bound
 	Limit   float64
 	Figure  func(mine, theirs S) float64
 }

@@ -14,7 +14,7 @@ import (
 type line struct {
 	sku   stock.SKU
 	units int64
-	epoch int64 // 0 if no gate cut it
+	epoch int64 // 0: no gate cut the line
 	want  int64 // the value that the row must have in the column rowKind.want
 }
 
@@ -36,7 +36,7 @@ type row struct {
 	closesAt  time.Time
 	readAt    time.Time        // by the database's clock
 	limit     int64            // units that one buyer may hold; 0 means no limit
-	counted   Counted          // while it is valid, the limit has no effect
+	counted   Counted          // while counted is valid, the limit has no effect
 	held      map[string]int64 // units by buyer; nil until the claims are read
 	part      int              // number of the part; 0 means a stock row
 }

@@ -128,7 +128,7 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 				units[i] = 1
 			}
 			tx.AtCommit(lend(tx.Dialect(), rs[sku], p.next, units)...)
-			c.setShort(sku, false) // too early if the COMMIT fails; the next sale then finds out again
+			c.setShort(sku, false) // too early if the COMMIT fails, but the next sale then sets it again
 		}
 	}
 	return decisions, nil

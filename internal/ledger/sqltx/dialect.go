@@ -16,7 +16,7 @@ type Dialect string
 
 // The dialects.
 const (
-	MySQL    Dialect = "mysql" // MariaDB too
+	MySQL    Dialect = "mysql" // also for MariaDB
 	Postgres Dialect = "postgres"
 	SQLite   Dialect = "sqlite"
 )

@@ -19,8 +19,8 @@ const (
 	mysqlLockWaitTimeout    = 1205
 	mysqlDeadlock           = 1213
 	mysqlRecordChanged      = 1020 // MariaDB with snapshot isolation
-	mysqlTooManyConnections = 1203 // limit for this user; its SQLSTATE is that of a syntax error
-	mysqlResourceLimit      = 1226 // its SQLSTATE is that of a syntax error too
+	mysqlTooManyConnections = 1203 // limit for this user, with the SQLSTATE of a syntax error
+	mysqlResourceLimit      = 1226 // also has the SQLSTATE of a syntax error
 	mysqlIncorrectValue     = 1366
 	mysqlCheckViolated      = 3819
 	mysqlPacketTooLarge     = 1153

@@ -75,7 +75,7 @@ type transaction struct {
 	pool   pool
 	texts  bool // several statements, a COMMIT among them, may be sent at once
 	begun  bool
-	failed bool // it can only be rolled back
+	failed bool // the transaction can only be rolled back
 	over   bool
 }
 
@@ -85,7 +85,7 @@ func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64
 	}
 	begin := 0
 	if !t.begun {
-		t.begun, begin = true, 1 // even if it fails: BEGIN may have run
+		t.begun, begin = true, 1 // set even if the call fails, because BEGIN may have run
 		statements = append([]Statement{{SQL: t.pool.begin}}, statements...)
 	}
 	affected, err := t.pool.exec(ctx, t.conn, statements)
@@ -112,7 +112,7 @@ func (t *transaction) QueryContext(ctx context.Context, query string, args ...an
 		return nil, sql.ErrTxDone
 	case t.begun:
 	case t.texts:
-		t.begun = true // even if it fails: BEGIN may have run
+		t.begun = true // set even if the call fails, because BEGIN may have run
 		return t.pool.query(ctx, t.conn, t.pool.begin, query, args)
 	default:
 		if _, err := t.exec(ctx, nil); err != nil {

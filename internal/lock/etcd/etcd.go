@@ -173,7 +173,7 @@ func (b *backend) contend(ctx context.Context, name string, wait bool) (*grant, 
 		s.lose(lock.ErrSessionExpired)
 		return g, lock.ErrSessionExpired
 	case err != nil:
-		_ = s.end() // also deletes the key, if it was written
+		_ = s.end() // also deletes the key, if the request has written it
 		return g, err
 	}
 	return g, nil
@@ -349,7 +349,7 @@ func (b *backend) waitForDelete(ctx context.Context, e entry) (err error) {
 		began   int64            // revision at which the watch began
 		reread  <-chan time.Time // nil: the key need not be read again
 		pause   = firstReread
-		readAll = firstReread << rereads // the pause that would follow the last one
+		readAll = firstReread << rereads // the pause that would follow the last reread
 	)
 	for {
 		select {

@@ -24,7 +24,7 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 	}
 	key := fmt.Sprintf("%s%x", b.shownPrefix(name), s.id)
 	if _, err := b.client.Put(ctx, key, text, clientv3.WithLease(s.id)); err != nil {
-		_ = s.end() // also deletes the key, if it was written
+		_ = s.end() // also deletes the key, if the request has written it
 		return nil, fmt.Errorf("listing a holder of %s: %w", name, err)
 	}
 	return func(ctx context.Context) {

@@ -361,7 +361,7 @@ func waiterCutOff(ctx context.Context, s Subject) error {
 	}
 	for _, frozenWhileWaiting := range []bool{true, false} {
 		if !frozenWhileWaiting { // the previous request may have closed its connection
-			_ = lockAndUnlock(ctx, instance, newName()) // if it fails, the request opens another connection
+			_ = lockAndUnlock(ctx, instance, newName()) // if this lock fails, the request opens another connection
 		}
 		err := s.freezeRequest(ctx, instance, wire, name, frozenWhileWaiting)
 		wire.Thaw()
@@ -402,7 +402,7 @@ func (s Subject) freezeRequest(ctx context.Context, l lock.Locker, wire Wire, na
 	if wire.Freeze() == 0 && whileWaiting {
 		return errNoConnection
 	}
-	if !whileWaiting { // without a connection, the request must open one, which gets no answer either
+	if !whileWaiting { // without a connection, the request must open one, which gets no answer
 		go request()
 	}
 	bounded, cancelBounded := context.WithTimeout(ctx, timeout+maxDelay)

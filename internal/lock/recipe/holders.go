@@ -47,7 +47,7 @@ func (s *Semaphore) slot(number int, lease lock.Lease) *Slot {
 	if !ok {
 		return slot
 	}
-	host, _ := os.Hostname() // empty if it is unknown
+	host, _ := os.Hostname() // empty if the name is unknown
 	holder := Holder{Slot: number, Token: lease.Token(), Host: host, PID: os.Getpid(), Since: time.Now()}
 	text, _ := json.Marshal(holder) // never fails
 	ctx, cancel := context.WithTimeout(lease.Context(), showTimeout)

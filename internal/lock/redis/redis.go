@@ -195,7 +195,7 @@ type grant struct {
 	until         time.Time // when the lease ends, at the earliest
 	watchdog      *time.Timer
 	stopped       bool
-	cancelRenewal context.CancelFunc // cancels the last renewal; nil: there was none
+	cancelRenewal context.CancelFunc // cancels the last renewal; nil: the lease was not renewed
 	renewals      sync.WaitGroup
 }
 
@@ -209,8 +209,8 @@ func (g *grant) Until() time.Time {
 
 // request holds the details of a grant's request for the lock.
 type request struct {
-	waits bool   // the grant gets a place in the queue if it is refused
-	from  string // the field of the grant that is handed over; empty: none
+	waits bool   // if the grant is refused, it gets a place in the queue
+	from  string // the field of the grant that is handed over; empty: no grant is handed over
 }
 
 // refusal is the answer to a request for a lock that is held.

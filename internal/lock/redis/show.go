@@ -56,7 +56,7 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 		again.Wait()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
-		_ = b.client.HDel(ctx, shownKey(name), id).Err() // if it fails, the text expires
+		_ = b.client.HDel(ctx, shownKey(name), id).Err() // if the deletion fails, the text expires
 	}, nil
 }
 

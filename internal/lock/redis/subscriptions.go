@@ -115,7 +115,7 @@ func (s *subscription) listen(foreign bool) {
 	}
 	switch {
 	case ss.pubsub == nil:
-		ss.pubsub = ss.client.Subscribe(context.Background()) // without a channel it does not connect
+		ss.pubsub = ss.client.Subscribe(context.Background()) // without a channel the subscription does not connect
 		ss.run(ss.pubsub, ss.changed, ss.update)
 	case s.fresh && !foreign:
 		s.notify()
@@ -130,7 +130,7 @@ func (s *subscription) subscribe() {
 	if !s.owner.cluster {
 		return
 	}
-	sharded := s.owner.client.SSubscribe(context.Background()) // without a channel it does not connect
+	sharded := s.owner.client.SSubscribe(context.Background()) // without a channel the subscription does not connect
 	s.sharded = sharded
 	s.owner.run(sharded, nil, func(ctx context.Context) {
 		again(func() error { return sharded.SSubscribe(ctx, s.channel) })
@@ -335,7 +335,7 @@ func (ss *subscriptions) noteRelease(channel string, token uint64, woken bool, r
 	defer ss.mu.Unlock()
 	s := ss.byChannel[channel]
 	if s != nil && s.listens {
-		receivers-- // one of them is this process
+		receivers-- // this process is one of the receivers
 	}
 	left := foreignTime
 	switch {

@@ -63,9 +63,9 @@ const (
 // Database has the statements and functions that differ between databases. A statement takes a
 // lock's key, and returns one row: the ID of the server's session, and a boolean.
 type Database struct {
-	Try    string // takes the lock if it is free; true: it is taken
+	Try    string // takes the lock if it is free; true: the session has the lock
 	Check  string // true: the session holds the lock
-	Unlock string // frees the lock; true: the session held it
+	Unlock string // frees the lock; true: the session held the lock
 
 	// Key returns the key of a lock. Locks of different scopes do not exclude each other.
 	Key func(scope, name string) any
@@ -364,7 +364,7 @@ type grant struct {
 	keeps bool      // only Release may close the connection; see Connection
 
 	checks      *time.Timer            // begins the checks
-	begin       func(chan<- time.Time) // runs the checks, the first of them for a Confirm or for the timer
+	begin       func(chan<- time.Time) // runs the checks; a Confirm or the timer requests the first one
 	confirms    chan chan<- time.Time  // requests of Confirm for a check
 	stop        chan struct{}          // closed by Release
 	stopped     chan struct{}          // closed when the checks have ended

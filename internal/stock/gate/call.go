@@ -19,7 +19,7 @@ import (
 // The client still follows a cluster's redirections, because a redirected command did not run.
 type command struct {
 	redis.Cmder
-	script     string // name of the script that the command runs; empty if there is none
+	script     string // name of the script that the command runs; empty: the command runs no script
 	repeatable bool
 }
 

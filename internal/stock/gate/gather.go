@@ -38,7 +38,7 @@ func (g *Segmented) gather(ctx context.Context, planned stock.Take) (stock.Take,
 		defer func() {
 			ctx, cancel := detached(ctx)
 			defer cancel()
-			_ = g.announce(ctx, line.SKU, false) // if it fails, the next gather lowers the counter
+			_ = g.announce(ctx, line.SKU, false) // if the call fails, the next gather lowers the counter
 		}()
 	}
 	for range maxGatherTries {

@@ -43,7 +43,7 @@ func (g *ReadWrite) take(ctx context.Context, tokens tokenSet, d stock.Deduction
 // lineState is the state that read.lua found for one line.
 type lineState struct {
 	count  stock.Level
-	holder int64 // holder of the order's record; 0 if there is no record
+	holder int64 // holder of the order's record; 0: the order has no record
 	burned bool
 	now    int64 // the server's time in microseconds
 	token  int64 // token of the read, which the write must have too

@@ -34,7 +34,7 @@ func validate(d stock.Deduction) error {
 type cut struct {
 	d       stock.Deduction
 	tokens  tokenSet
-	lines   []stock.Line  // all lines of d, or on a cluster one of them
+	lines   []stock.Line  // all lines of d, or on a cluster one line
 	journal *journalEntry // nil unless the order is queued
 
 	// The answer.
@@ -95,7 +95,7 @@ const (
 	inFlight        = 3
 	burned          = 4
 	laterGeneration = 5
-	queueFull       = 6 // this reason and the next are given only if there is no other
+	queueFull       = 6 // queueFull and the next reason are given only if no other reason applies
 	queueClosed     = 7
 )
 

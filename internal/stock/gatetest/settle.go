@@ -47,7 +47,7 @@ func settleTwiceInOneCall(t *trial) error {
 }
 
 func settleManyAtOnce(t *trial) error {
-	const orders = 260 // with 2 lines each, they need more than one script call
+	const orders = 260 // with 2 lines each, so many orders need more than one script call
 	t.fill("a", 1, orders)
 	t.fill("b", 1, orders)
 	t.fill("c", 1, orders)

@@ -58,7 +58,7 @@ func lastUnit(t *trial) error {
 func sameTakeTwice(t *trial) error {
 	t.fill("a", 4, 10)
 	t.fill("b", 5, 10)
-	d := order(t.line("a", 6), t.line("b", 7)) // a second cut of it would not fit
+	d := order(t.line("a", 6), t.line("b", 7)) // the count has no room for a second cut of this order
 	first := t.take(d, nil)
 	second := t.take(d, nil)
 	if t.err == nil && (!slices.Equal(first.Lines, second.Lines) || !slices.EqualFunc(first.Receipt, second.Receipt, sameEpoch)) {
