@@ -229,7 +229,7 @@ func TestCheckLimit(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		at   time.Duration // time of the 201 of the third order; the others come at 1 s
-		sent time.Duration // time of the cancellation of the first order; 0: none
+		sent time.Duration // time of the cancellation of the first order; 0: the order is not cancelled
 		want int
 	}{
 		{"at once", 1 * time.Second, 0, 1},

@@ -425,7 +425,7 @@ func (s *shop) order(w http.ResponseWriter, r *http.Request) {
 	}
 	s.sold[sku]++
 	s.buyers, s.orders[o.ID] = append(s.buyers, o.Buyer), o
-	answer, _ := json.Marshal(o) // cannot fail: it was just decoded
+	answer, _ := json.Marshal(o) // cannot fail, because o was just decoded
 	if key != "" && !s.forgets {
 		s.keys[key] = answer
 	}
@@ -1024,7 +1024,7 @@ func TestKilled(t *testing.T) {
 // signal.
 func TestGoRunKilled(t *testing.T) {
 	t.Parallel()
-	parent := filepath.Join(t.TempDir(), "go") // the name makes it look like go; the real go would build the load test once more
+	parent := filepath.Join(t.TempDir(), "go") // the name makes the child look like go; the real go would build the load test once more
 	if err := os.WriteFile(parent, []byte("#!/bin/sh\n\"$@\" &\nwait\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}

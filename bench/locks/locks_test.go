@@ -21,7 +21,7 @@ func TestEvaluate(t *testing.T) {
 	s := evaluate([]record{
 		// Not sorted by time: each process reports all its grants at once.
 		{other, 0, 2*second + 40, 2*second + 50},
-		{a, 0, second - 20, second - 10}, // a grant before the window: it has the holder before the first counted grant
+		{a, 0, second - 20, second - 10}, // a grant before the window, because the first counted grant is a hand-off from its holder
 		{a, second, second + 20, second + 30},
 		{b, 0, second, second + 10},
 		{a, second + 30, second + 40, 2 * second},

@@ -51,7 +51,7 @@ func TestEngines(t *testing.T) {
 		fields   map[string]string
 		guard    string
 		strategy string
-		level    store.Level // level of the doctor's finding; OK: there is none
+		level    store.Level // level of the doctor's finding; OK: the doctor finds nothing
 		refused  bool
 	}{
 		{"Redis without guard", nil, "off", "lua", store.OK, false},

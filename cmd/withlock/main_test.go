@@ -298,12 +298,12 @@ func TestStandbysTakeOver(t *testing.T) {
 	t.Parallel()
 	forAll(t, []string{"redis", "postgres"}, func(t *testing.T, flags []string) {
 		folder := t.TempDir()
-		lease := "8s" // long enough for a busy machine to renew it
+		lease := "8s" // long enough for a busy machine to renew the lease
 		switch {
 		case slices.Contains(flags, "redlock"):
-			lease = "16s" // a twentieth of it is the time for each server to answer
+			lease = "16s" // each server has a twentieth of the lease to answer
 		case slices.Contains(flags, "--db"):
-			lease = "12s" // two thirds of it count
+			lease = "12s" // only two thirds of the lease count
 		}
 		flags = with(flags, "--holders", "2", "--lease", lease, "--grace", "300ms")
 		killed := start(t, folder, with(flags, shell(stubborn("killed"))...)...)
@@ -374,7 +374,7 @@ func redisClient(t *testing.T) *redis.Client {
 func TestLockTakenAway(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, name := onRedis(t, "1h") // the lock's own check runs only after a third of it
+	flags, name := onRedis(t, "1h") // the lock's own check runs only after a third of the lease
 	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(stubborn("group"))...)...)...)
 	awaitFile(t, filepath.Join(folder, "group"))
 	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
@@ -803,7 +803,7 @@ func TestLostConnectionBeforeTheCommand(t *testing.T) {
 // unless the lock is lost.
 func TestOutlast(t *testing.T) {
 	t.Parallel()
-	const length = 5 * time.Second // long enough for a busy machine to renew it
+	const length = 5 * time.Second // long enough for a busy machine to renew the lease
 	flags, name := onRedis(t, length.String())
 	_, slot := acquireHere(t, flags)
 	l := &lease{slot: slot, length: length}

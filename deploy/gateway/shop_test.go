@@ -72,7 +72,7 @@ type shop struct {
 	redis     redis.UniversalClient
 	ledger    uuid.UUID
 	redisAddr string
-	segments  int // segments of each SKU; 0: none
+	segments  int // segments of each SKU; 0: no segments
 	beat      int // BEAT of a fake ledger
 	ttl       time.Duration
 	gateway   *testenv.NginxServer

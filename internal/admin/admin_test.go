@@ -80,7 +80,7 @@ type fakeGate struct {
 	filled              bool
 	available, inFlight int64
 
-	refuse func() error // called before a take if not nil; its error is the answer
+	refuse func() error // called before a take, unless nil; take returns its error
 	lost   error        // the answer of a take that was cut, if not nil
 }
 
@@ -108,11 +108,11 @@ func (g *fakeGate) Take(_ context.Context, d stock.Deduction) (stock.Take, error
 
 type fakeLedger struct {
 	*shop
-	row         *ledger.StockRow // nil: there is no row
+	row         *ledger.StockRow // nil: the row does not exist
 	sold        int64
 	undelivered int64 // units that have not reached the gate
 
-	refuse func() error                                // called before Set if not nil; its error is the answer
+	refuse func() error                                // called before Set, unless nil; Set returns its error
 	answer func(out order.Outcome) order.Outcome       // if not nil, replaces the outcome of Shrink
 	meet   func(t stock.Take) (refusal error, ok bool) // called before Shrink if not nil; if ok, refusal is the outcome
 }

@@ -285,7 +285,7 @@ func TestFailingCalls(t *testing.T) {
 					t.Errorf("the order has ended %d times", s.ended)
 				}
 				if slices.Contains([]string{"Backlog", "Redeliver", "Leave"}, call) {
-					return // these calls do not keep the order from its end
+					return // these calls do not delay the end of the order
 				}
 				failed, claims := s.calls[call], s.calls["Claim"]
 				if call != "Finish" && failed[1].Sub(failed[0]) < failurePause {

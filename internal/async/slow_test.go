@@ -140,7 +140,7 @@ func TestLockedRow(t *testing.T) {
 			}
 		}
 		l.mu.Unlock()
-		time.Sleep(2 * (maxIdle + commitTimeout)) // long enough for the consumer to give up and claim them again
+		time.Sleep(2 * (maxIdle + commitTimeout)) // long enough for the consumer to give up the orders and claim them again
 		close(l.released)
 		time.Sleep(2 * (maxIdle + commitTimeout))
 		if stop(); len(p.finished) != orders {

@@ -329,7 +329,7 @@ func TestQuantile(t *testing.T) {
 	registry.MustRegister(h)
 	r := newFigureReader(registry)
 	start := time.Now()
-	h.Observe(5) // observed before the first sample, so it must not count
+	h.Observe(5) // observed before the first sample, so the value must not count
 	if f, err := r.read(start); f != nil || err != nil {
 		t.Fatal("a sample without an earlier one", err)
 	}

@@ -55,7 +55,7 @@ func placing(err error, key bool) func() int {
 	r.ContentLength = int64(len(text))
 	return func() int {
 		b.Reset(text)
-		r.Body = b // set again, because the handler wraps it
+		r.Body = b // set again, because the handler wraps the body
 		clear(w.header)
 		h.ServeHTTP(w, r)
 		return w.status

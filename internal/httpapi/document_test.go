@@ -223,7 +223,7 @@ func TestDocument(t *testing.T) {
 		for _, route := range New(testConfig(new(fakeOrders))).(*gin.Engine).Routes() {
 			path := strings.NewReplacer(":id", "{id}", ":sku", "{sku}").Replace(route.Path)
 			if strings.HasPrefix(path, "/debug/") {
-				continue // such operations are for people with Go's tools, and not part of the contract
+				continue // operations under /debug/ are for people with Go's tools, and not part of the contract
 			}
 			served = append(served, route.Method+" "+path)
 		}

@@ -91,7 +91,7 @@ func TestRandomRequests(t *testing.T) {
 type requests struct {
 	doc      *openapi3.T
 	url      string
-	token    string // token of administrators; empty: none is needed
+	token    string // token of administrators; empty: the service needs no token
 	buyers   bool   // buyers have tokens
 	orders   []string
 	payments []string
@@ -125,8 +125,8 @@ type request struct {
 	query        url.Values
 	header       http.Header
 	body         []byte
-	caller       string // the buyer whose token the request has; empty: none
-	broken       string // the fault of the request; empty: none
+	caller       string // the buyer whose token the request has; empty: the request has no token
+	broken       string // the fault of the request; empty: the request has no fault
 	want         []int  // allowed statuses of a broken request
 }
 
@@ -429,7 +429,7 @@ func (f *requests) mayListAll(op *openapi3.Operation) bool {
 
 // value draws a value that the schema allows. name is the member or parameter.
 func (f *requests) value(t *rapid.T, s *openapi3.Schema, name string) any {
-	fresh := 0 // out of five, if there are known values
+	fresh := 0 // how many of five values are new, if values are known
 	if name == "payment_id" {
 		fresh = 3 // a known payment can pay no other order
 	}

@@ -93,7 +93,7 @@ func (s *sale) next(t *testing.T, l *Ledger) {
 		}
 		*expired = revived
 	default:
-		take := takeOf("hot", "other") // its ID is random, so the count may have passed it
+		take := takeOf("hot", "other") // the order's ID is random, so the count may have passed it
 		take.Buyer = fmt.Sprint("buyer-", s.random.IntN(3))
 		take.Lines[0].Quantity = 1 + s.random.Int64N(3)
 		o, out := l.Record(t.Context(), take)

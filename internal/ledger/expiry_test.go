@@ -424,7 +424,7 @@ func TestExpire_LockedRow(t *testing.T) {
 						}
 					}
 				}
-				batch(0, 0, 1, 0) // the batches wait in vain, leave two orders, leave one, and find no more
+				batch(0, 0, 1, 0) // the first batch waits without success, the second leaves two orders, the third leaves one, and the fourth finds none
 				if wait := time.Until(round.waitAfter); wait <= 0 || wait > expiryRetry {
 					t.Errorf("the round waits again in %v", wait)
 				}

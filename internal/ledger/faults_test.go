@@ -296,7 +296,7 @@ func outcomeOf(err error) order.Outcome {
 // call is a call of a method.
 type call struct {
 	name string
-	want error // error of the call without faults; nil: it succeeds
+	want error // error of the call without faults; nil: the call succeeds
 	do   func(ctx context.Context, s *shelf) (any, order.Outcome)
 	// takes means that a refusal has a reason of Record.
 	takes bool
@@ -893,7 +893,7 @@ func (c call) compared(state string) string {
 func (c call) judge(kind faults.Kind, fault string, out order.Outcome, done, unchanged bool) string {
 	busy := !errors.Is(out.Reason(), stock.ErrRowChanged) && !errors.Is(out.Reason(), c.want)
 	commit, rollback := strings.HasSuffix(fault, "COMMIT"), strings.HasSuffix(fault, "ROLLBACK")
-	again := c.takes || c.open || c.apart // after a bad value, it tries again
+	again := c.takes || c.open || c.apart // after a bad value, the call tries again
 	switch {
 	case done && c.want == nil && kind == faults.BadValue && fault != "" && !rollback && !again:
 		return "the error is lost"
@@ -1203,7 +1203,7 @@ func TestFaults_Claims(t *testing.T) {
 	if _, _, err := s.l.stepClaims(t.Context(), "d"); err != nil {
 		t.Fatal(err)
 	}
-	late := claimStep{Ledger: s.l, row: StockRow{SKU: "a"}} // from before a had its limit
+	late := claimStep{Ledger: s.l, row: StockRow{SKU: "a"}} // read before SKU a had its limit
 	if _, err := late.deleteClaims(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -1236,7 +1236,7 @@ func TestCorrect(t *testing.T) {
 	if c := counts[0]; c.Available != c.Total-c.Held || c.Epoch <= wrong.Epoch || c.Changes != 0 {
 		t.Errorf("%+v", c)
 	}
-	if err := s.l.Correct(t.Context(), "a", 0); err != nil { // its claims are wrong
+	if err := s.l.Correct(t.Context(), "a", 0); err != nil { // the claims of a are wrong
 		t.Fatal(err)
 	}
 	if claims, err := s.l.WrongClaims(t.Context(), []stock.SKU{"a"}, 20); err != nil || len(claims) > 0 {

@@ -205,7 +205,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 		if o := behind.outcome; !o.Committed() {
 			t.Errorf("the other SKU's order that waited for the group: %+v", o)
 		}
-		// Orders of the other SKU no longer wait, orders of the locked one do.
+		// Orders of the other SKU no longer wait, but orders of the locked SKU do.
 		if _, o := l.Record(t.Context(), takeOf(other)); !o.Committed() {
 			t.Fatalf("a later order of the other SKU: %+v", o)
 		}

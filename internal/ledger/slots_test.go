@@ -132,7 +132,7 @@ func TestSlotsInMidSale(t *testing.T) {
 			t.Errorf("an instance of the old layout: %+v", out)
 		}
 		n := sell(t, sku, 10, next)
-		// An instance of the old layout then also finds slots of the new one.
+		// After that, an instance of the old layout also finds slots of the new layout.
 		if _, out := d.slotted(t, 4).Record(t.Context(), takeOf(sku)); !errors.Is(out.Reason(), stock.ErrLaterGeneration) {
 			t.Errorf("an instance of the old layout: %+v", out)
 		}

@@ -40,7 +40,7 @@ type attempt struct {
 	recorded  bool // the gate has the take's record
 	ended     bool // the take's transaction has ended
 	committed bool
-	barred    bool // the row's version has changed since the take read it
+	barred    bool // the row's version has changed since the take read the row
 	settle    bool // a settle is under way, and may arrive at any time
 	give      bool // a give is under way
 }

@@ -21,7 +21,7 @@ import (
 type shop struct {
 	*Service
 	registry   *prometheus.Registry
-	gate       *fakeGate // nil if there is no gate
+	gate       *fakeGate // nil: the shop has no gate
 	ledger     *fakeLedger
 	reconciler *fakeReconciler
 }
@@ -87,7 +87,7 @@ type fakeGate struct {
 	burned    map[uuid.UUID]bool       // burned takes
 	takes     int                      // number of calls of Take
 
-	refuse func() error // called before a take if not nil; its error is the answer
+	refuse func() error // called before a take, unless nil; take returns its error
 	lost   error        // the answer of a take that was cut, if not nil
 	stuck  error        // the answer of every give, if not nil
 }
@@ -380,7 +380,7 @@ func (l *fakeLedger) sold(sku stock.SKU) (sold int64) {
 
 // fakeReconciler reconciles the fakes.
 type fakeReconciler struct {
-	gate   *fakeGate // nil if there is no gate
+	gate   *fakeGate // nil: the shop has no gate
 	ledger *fakeLedger
 	open   int           // takes that could not be ended
 	mended [][]stock.SKU // the SKUs of each call of PrepareRetry

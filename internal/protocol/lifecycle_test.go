@@ -173,7 +173,7 @@ func TestLifecycle(t *testing.T) {
 // return the units a second time.
 func TestLatePaymentBeforeTheSettle(t *testing.T) {
 	t.Parallel()
-	const segments, total, quantity = 3, 9, 4 // a first take needs two segments, a second one finds enough in the third
+	const segments, total, quantity = 3, 9, 4 // a first take needs two segments, and a second take finds enough in the third
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
 		for _, strategy := range []string{"lua", "segment", "segment-lock"} {
 			t.Run(strategy, func(t *testing.T) {

@@ -336,14 +336,14 @@ func TestUnreadableRecord(t *testing.T) {
 	for _, field := range []string{string(sku) + " x", string(nowhere) + " x", "x"} {
 		for _, record := range []string{"nonsense", fmt.Sprintf("x 1 %d 1", row.Epoch), fmt.Sprintf("%s 1 %d 1 b %s=1", uuid.New(), row.Epoch, sku)} {
 			t.Run(field+"/"+record, func(t *testing.T) {
-				for n := range 20 { // at least one is listed before the valid record
+				for n := range 20 { // at least one unreadable record is listed before the valid record
 					if err := s.redis.HSet(t.Context(), flight, field+strconv.Itoa(n), record).Err(); err != nil {
 						t.Fatal(err)
 					}
 				}
 				takeUnit(t, i, sku)
 				for range 2 {
-					_ = i.Sweep(t.Context()) // it may return an error
+					_ = i.Sweep(t.Context()) // Sweep may return an error
 				}
 				levels, err := i.counter.Level(t.Context(), sku)
 				if err != nil || levels[0].InFlight != 0 || levels[0].Available != 5 {
@@ -376,7 +376,7 @@ func TestManyStuckTakes(t *testing.T) {
 	for range 2*maxRecoveries + 1 {
 		takeUnit(t, i, stuck)
 	}
-	for range 5 { // several, because one may be listed first by chance
+	for range 5 { // several records, because one may be listed first by chance
 		takeUnit(t, i, other)
 	}
 	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {

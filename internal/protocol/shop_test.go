@@ -201,7 +201,7 @@ type instance struct {
 	*order.Service
 	*admin.Admin
 	*reconcile.Reconciler
-	gate     gate.Gate       // nil if there is no gate
+	gate     gate.Gate       // nil: the strategy has no gate
 	counter  *gate.Counter   // nil without a gate
 	journal  async.Journal   // nil unless the strategy queues orders
 	consumer *async.Consumer // consumer of the journal
@@ -256,10 +256,10 @@ type settings struct {
 	clock         func() time.Time
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *assembly.Strategy) // replaces the gate or the cutter
-	around        faults.Around              // hook for the commands to Redis; nil: none
+	around        faults.Around              // hook for the commands to Redis; nil: no hook
 	auditor       bool                       // the instance audits beside others, and sells nothing
 	idle          bool                       // no consumer commits the queued orders, unless the test does
-	log           *slog.Logger               // nil for none
+	log           *slog.Logger               // nil: no log
 }
 
 // open starts an instance. The end of the test closes it.

@@ -21,7 +21,7 @@ type wire struct {
 
 	mu    sync.Mutex
 	fault *commitFault // fault of the next COMMIT; may be nil
-	named []byte       // name of a prepared COMMIT; nil: none was prepared
+	named []byte       // name of a prepared COMMIT; nil: no COMMIT was prepared
 	conns map[net.Conn]bool
 }
 

@@ -31,7 +31,7 @@ func TestBrokenCalls(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		damaged []stock.SKU // damaged SKUs, by the names of their damages
-		waits   bool        // whether it waits as long as its context lasts
+		waits   bool        // whether the call waits as long as its context lasts
 		do      func(ctx context.Context, s *shop) error
 	}{
 		"Deliver": {
@@ -169,8 +169,8 @@ func TestBrokenTakeover(t *testing.T) {
 		name   string
 		before func(t *testing.T, s *shop)
 		do     func(ctx context.Context, s *shop) error
-		waits  bool // whether it waits as long as its context lasts
-		raises bool // whether it raises the generation
+		waits  bool // whether the call waits as long as its context lasts
+		raises bool // whether the call raises the generation
 	}{
 		{"Start", nil, start("test"), true, false},
 		{"Start of another layout", nil, start("other"), true, true},

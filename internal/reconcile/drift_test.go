@@ -156,7 +156,7 @@ func TestSecondLook(t *testing.T) {
 		available int64
 		inFlight  int64
 		recorded  int64
-		changes   bool // whether it changes between the two checks
+		changes   bool // whether the counts change between the two checks
 		refilled  bool
 	}{
 		{name: "no difference", available: 10},

@@ -195,9 +195,9 @@ type fakeGate struct {
 	unreadable func(stock.SKU) bool // SKUs for which Level fails, if not nil
 	unlisted   bool                 // InFlight fails
 
-	fail func(t stock.Take) error // called before Give and Settle if not nil; its error is the answer
+	fail func(t stock.Take) error // called before Give and Settle, unless nil; they return its error
 
-	onLoad, onLoaded func() error // called before Load and Loaded if not nil; their errors are the answers
+	onLoad, onLoaded func() error // called before Load and Loaded, unless nil; they return its error
 }
 
 func newGate(r *redis) *fakeGate { return &fakeGate{redis: r} }

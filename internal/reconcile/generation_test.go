@@ -340,7 +340,7 @@ func TestLoadsFail(t *testing.T) {
 				t.Fatalf("followed %d times: %v", tries, err)
 			}
 		}
-		if n := f.generation() - 1; n < 110 || n > 121 { // one every 0.5 s
+		if n := f.generation() - 1; n < 110 || n > 121 { // one generation every 0.5 s
 			t.Errorf("raised %d times within a minute", n)
 		}
 		gate.onLoad = nil

@@ -20,7 +20,7 @@ import (
 type fakeJobs struct {
 	mu     sync.Mutex
 	leases map[string]jobLease // by name
-	away   bool                // it does not answer
+	away   bool                // the ledger does not answer
 
 	expire func(held ledger.Job, limit int) (ledger.Expiry, error) // nil: no order is due
 	due    func() int                                              // nil: no order is due; the oldest has been due for a minute
@@ -105,7 +105,7 @@ func (t *fakeJobs) ClockKnown() error                  { return nil }
 type runner struct {
 	*jobs
 	steps  chan ledger.Job // receives the job at each step
-	stop   func()          // stops it and waits until it has stopped
+	stop   func()          // stops the instance and waits until it has stopped
 	barred atomic.Bool
 }
 

@@ -22,10 +22,10 @@ func TestBringToGate(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		order  []int             // order in which the two are brought
-		breaks string            // name whose first call breaks; empty: none
+		breaks string            // name whose first call breaks; empty: no call breaks
 		before func(*shop) error // called before, if not nil
 		calls  []string          // calls without those of a later delivery; the gate adjusts two segments, up to the first that refuses
-		log    string            // logged text; empty: none
+		log    string            // logged text; empty: nothing is logged
 	}{
 		"in order":          {order: []int{0, 1}, calls: []string{"adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},
 		"overtaken":         {order: []int{1, 0}, calls: []string{"adjust", "Changes", "adjust", "adjust", "adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},

@@ -36,8 +36,8 @@ var errLost = errors.New("the answer was lost")
 type calls struct {
 	mu     sync.Mutex
 	made   int
-	broken int         // number of the call that breaks; 0: none
-	kind   faults.Kind // way in which it breaks: Refused, Lost or Hung
+	broken int         // number of the call that breaks; 0: no call breaks
+	kind   faults.Kind // way in which the call breaks: Refused, Lost or Hung
 	name   string      // name of the call that was broken
 
 	before func(name string) // called before each call, if not nil

@@ -283,7 +283,7 @@ func TestSettles(t *testing.T) {
 			t.Errorf("%d calls in %v, want 1 at once", calls, time.Since(start))
 		}
 		r.Close()
-		settle(1) // after Close it is sent directly
+		settle(1) // after Close the settle is sent directly
 		var got []uuid.UUID
 		for _, call := range gate.settled {
 			if len(call) > maxSettles {

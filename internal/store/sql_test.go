@@ -255,7 +255,7 @@ func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
 				run(t, holder, statement)
 				defer holder.Rollback()
 
-				const update = "UPDATE stock SET available = 7 WHERE sku = 'a'" // fails if it waits for longer than lockWait
+				const update = "UPDATE stock SET available = 7 WHERE sku = 'a'" // fails if the update waits for longer than lockWait
 				for late := 0; late < 3 && s.DB().Exec(update).Error != nil; late++ {
 					t.Log("the server is late") // the limit is a second longer than needed
 				}

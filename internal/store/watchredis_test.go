@@ -206,7 +206,7 @@ func TestWatchRedis_Cluster(t *testing.T) {
 	w.checkNoCalls(t)
 
 	nodes[0].Restart()   // the node keeps the role of a master until the others answer
-	waitAgreed(t, nodes) // true when they have told it that it is a replica
+	waitAgreed(t, nodes) // true once the others have told the node that it is a replica
 	w.waitPoll(t)
 	w.checkNoCalls(t)
 	before := w.calls.Load()

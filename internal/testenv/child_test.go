@@ -52,7 +52,7 @@ func TestChild(t *testing.T) {
 	}
 	expect("after")
 	send("unread")
-	if err := c.Close(); err != nil { // the loop ends when its input ends
+	if err := c.Close(); err != nil { // the loop of the child ends when its input ends
 		t.Error(err)
 	}
 	if _, err := c.Line(t.Context()); err == nil {

@@ -135,7 +135,7 @@ func TestSlots(t *testing.T) {
 				}
 				defer holder.Rollback()
 				whole(holder, plan(c, both()))
-				// It would wait until the database ends the wait.
+				// The transaction would wait until the database ends the wait.
 				err = db.Transact(t.Context(), func(tx *sqltx.Tx) error {
 					whole(tx, plan(c, both()))
 					return nil

@@ -140,7 +140,7 @@ func TestUnitRows_RefilledByAnother(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {
 		s.lay(t, 3)
-		c := s.refilling(t) // creates a pool, because there is none yet
+		c := s.refilling(t) // creates a pool, because the SKU has no pool yet
 		s.mustSell(t, 1)    // uses the pool, which has all units of the stock row
 		sale := s.begin(t)
 		if d, err := s.cut(t.Context(), sale, c, 1); err != nil || !d.Taken() {

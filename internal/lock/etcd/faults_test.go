@@ -26,7 +26,7 @@ var errFault = status.Error(codes.PermissionDenied, "the request has failed")
 // calls is an interceptor that makes calls of a client fail.
 type calls struct {
 	mu     sync.Mutex
-	nth    int  // number of the call that fails, from 1; 0: none
+	nth    int  // number of the call that fails, from 1; 0: no call fails
 	times  int  // number of calls that fail from then on
 	runs   bool // the server receives the call, and its answer is lost
 	seen   int

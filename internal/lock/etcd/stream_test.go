@@ -63,7 +63,7 @@ func TestRenewalsThatFail(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		fails   string        // the step that fails
-		until   time.Duration // time since the start until which it fails
+		until   time.Duration // time since the start until which the stream fails
 		seconds int64         // seconds in the server's answers
 		lost    error         // reason of the loss; nil: no loss within a minute
 		at      time.Duration // time of the loss

@@ -146,7 +146,7 @@ func TestRaise(t *testing.T) {
 		var n int
 		err := pool.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
-		return err == nil && n == cap(tokens) || len(tokens) > 0 // they should not have got a token
+		return err == nil && n == cap(tokens) || len(tokens) > 0 // the waiters should not have got a token
 	})
 	if _, err := raising.ExecContext(t.Context(), "SELECT setval('fencing_tokens', $1)", ahead); err != nil {
 		t.Fatal(err)

@@ -335,7 +335,7 @@ func TestRunDoesNotDelayTicks(t *testing.T) {
 				},
 			}.Keep(ctx)
 			for i, at := range begun[1:] {
-				want := begun[i].Add(max(run, time.Minute)) // begins at the next tick, or at once if it has passed
+				want := begun[i].Add(max(run, time.Minute)) // the run begins at the next tick, or at once if that has passed
 				if late := at.Sub(want); late < 0 || late > time.Second {
 					t.Errorf("runs of %v: one begins at %v, want %v", run, at, want)
 				}

@@ -233,7 +233,7 @@ func TestEndOfAPause(t *testing.T) {
 		defer l.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		waiting := locktest.LockAsync(ctx, l, "a")
-		synctest.Wait() // wait until it pauses
+		synctest.Wait() // until the waiter pauses
 		before := hook.asked.Load()
 		cancel()
 		if a := <-waiting; !errors.Is(a.Err, context.Canceled) {

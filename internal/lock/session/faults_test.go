@@ -151,7 +151,7 @@ func TestHolderFails(t *testing.T) {
 		l := f.locker(t)
 		lease := locktest.MustLock(t, l, "a")
 		f.fail(n, kind)
-		time.Sleep(checkInterval * 3 / 2) // in the bubble's time: one check
+		time.Sleep(checkInterval * 3 / 2) // the bubble's clock passes one check
 		if n == 1 {
 			want := lock.ErrDisconnected
 			if kind == hung {

@@ -448,7 +448,7 @@ func TestEndBetweenTries(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f.relay.fail(func(c *relayed, request []byte) {
 		cancel()
-		f.relay.fail(passOn, opCreate, 1, false) // heal reports whether there is such a request
+		f.relay.fail(passOn, opCreate, 1, false) // heal reports whether a request creates a node
 		refuse(codeSessionExpired)(c, request)
 	}, opCreate, 1, false)
 	if g, err := f.ours.backend.Acquire(ctx, f.name, true, func(error) {}); !errors.Is(err, context.Canceled) {

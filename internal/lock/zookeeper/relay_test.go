@@ -71,8 +71,8 @@ type relay struct {
 	mu      sync.Mutex
 	way     way
 	kind    int32          // kind of the requests that fail; 0: any
-	nth     int            // number of the first request that fails; 0: none
-	again   bool           // from then on, one request of each kind is refused
+	nth     int            // number of the first request that fails; 0: all succeed
+	again   bool           // after the failure, one request of each kind is refused
 	seen    int            // number of requests since fail was called
 	failed  map[int32]bool // kinds of the requests that have failed
 	watched func()         // runs when a node's data are read for the first time; nil: nothing
@@ -150,7 +150,7 @@ func (r *relay) next(request []byte) way {
 // relayed is a client's connection with the connection to the server for it.
 type relayed struct {
 	client, server net.Conn
-	lost           atomic.Uint32 // number of the request whose answer is lost; 0: none
+	lost           atomic.Uint32 // number of the request whose answer is lost; 0: no answer is lost
 }
 
 func (c *relayed) close() {

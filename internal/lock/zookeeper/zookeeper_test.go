@@ -54,7 +54,7 @@ func TestTokensRiseWithoutParent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The same after Root and the node above it were deleted.
+	// Locks must also work after Root and the node above Root were deleted.
 	if err := errors.Join(conn.Delete(Root, -1), conn.Delete(path.Dir(Root), -1)); err != nil {
 		t.Fatal(err)
 	}

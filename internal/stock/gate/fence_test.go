@@ -185,7 +185,7 @@ func (o outlived) try(t *testing.T) (answer string, waited time.Duration) {
 	}
 	none := func() {}
 	between := none
-	if o.step == "before" { // both read before either writes
+	if o.step == "before" { // both holders read before either writes
 		between = resume
 	}
 	g, stop, err := underLock(t.Context(), o.backend, o.lock, lock.DefaultLease, o.client, ledger, o.fenced, none, between)

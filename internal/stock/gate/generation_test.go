@@ -361,7 +361,7 @@ func TestSettledBetween(t *testing.T) {
 	d := orderOf("a", 1)
 	at := int(binary.BigEndian.Uint32(d.OrderID[12:]) % 3)
 	other := orderOf("a", 1)
-	copy(other.OrderID[12:], d.OrderID[12:]) // makes it try the same segment first
+	copy(other.OrderID[12:], d.OrderID[12:]) // makes the other order try the same segment first
 	for _, d := range []stock.Deduction{other, d} {
 		if _, err := g.Take(t.Context(), d); err != nil {
 			t.Fatal(err)

@@ -619,7 +619,7 @@ func TestClosedJournal(t *testing.T) {
 		closed()
 		mark(later - 1)
 		closed()
-		if again := journaled(t, j, before.Deduction); !sameTake(again, before) { // its answer was lost
+		if again := journaled(t, j, before.Deduction); !sameTake(again, before) { // the answer to the first call was lost
 			t.Errorf("the same take again: %+v, want %+v", again, before)
 		}
 		if err := g.client.Del(t.Context(), g.markKey()).Err(); err != nil {

@@ -60,7 +60,7 @@ func queueWith(client redis.UniversalClient, ledger uuid.UUID, leases OwnedLocke
 // pause is a hook that stops the consumer.
 type pause struct {
 	stopped chan struct{} // receives a value when the consumer has stopped
-	resume  chan struct{} // lets it continue; closed: for ever
+	resume  chan struct{} // lets the consumer continue; closed: it does not stop again
 }
 
 func newPause() pause { return pause{make(chan struct{}), make(chan struct{})} }

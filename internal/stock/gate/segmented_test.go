@@ -41,7 +41,7 @@ func TestFillAndAdjustSpreadEvenly(t *testing.T) {
 	if got, want := available(t, g, "a"), [3]int64{4, 4, 3}; got != want {
 		t.Errorf("11 units are spread as %v, want %v", got, want)
 	}
-	for number, want := range [][3]int64{{4, 5, 3}, {4, 5, 4}, {5, 5, 4}, {5, 6, 4}} { // one more in each segment in turn
+	for number, want := range [][3]int64{{4, 5, 3}, {4, 5, 4}, {5, 5, 4}, {5, 6, 4}} { // one more unit in each segment in turn
 		err := g.Adjust(t.Context(), stock.Change{SKU: "a", Epoch: 1, Number: int64(number) + 1, Delta: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -351,14 +351,14 @@ func TestLostSegment(t *testing.T) {
 		t.Fatal(err)
 	}
 	for first := range 3 {
-		d := orderOf("a", 4) // more units than the first segment it tries has
+		d := orderOf("a", 4) // more units than the first segment has
 		copy(d.OrderID[12:], []byte{0, 0, 0, byte(first)})
 		if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrNotFilled) {
 			t.Errorf("segment %d first: got %v", first, err)
 		}
 	}
 	again.TakeID, again.Again = uuid.New(), true
-	if _, err := g.Take(t.Context(), again); !errors.Is(err, stock.ErrNotFilled) { // its record is void
+	if _, err := g.Take(t.Context(), again); !errors.Is(err, stock.ErrNotFilled) { // the record of the take is void
 		t.Errorf("again: got %v", err)
 	}
 	levels, err := g.Level(t.Context(), "a")
@@ -379,7 +379,7 @@ func TestGatherGivesUp(t *testing.T) {
 	g := closed(t, segmented0(client, ledger, MaxSegments, lock.NewLocal()))
 	d := linesOf("a", "b", "c", "d")
 	for i := range d.Lines {
-		d.Lines[i].Quantity = MaxSegments // one from each segment
+		d.Lines[i].Quantity = MaxSegments // one unit from each segment
 		fill(t, g, d.Lines[i].SKU, 1, MaxSegments)
 	}
 	if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrBusy) {
