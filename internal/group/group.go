@@ -75,7 +75,7 @@ func (b *Batcher[T]) Do(ctx context.Context, value T) error {
 		b.ready.Put(ready)
 		return nil
 	case <-ctx.Done():
-		return ctx.Err() // ready is not reused: it will still be signalled
+		return ctx.Err() // ready will still be signalled, so it is not reused
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// silentFrom names the points from which on a database does not answer: its first statement, or the
+// silentFrom names the points at which a database stops answering: its first statement, or the
 // beginning of a transaction.
 var silentFrom = map[string][]string{
 	"from the first statement": {""},

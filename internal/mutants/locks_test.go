@@ -96,7 +96,7 @@ var locks = []mutant{
 	{"an address's password is not decoded", lockAddress, "password, err = url.PathUnescape(password)", "", "internal/lock/address TestParse"},
 	{"the last reason counts", lostLock, "if h.lost == nil {", "if true {", "internal/lock TestFirstReasonCounts"},
 	{"a loss is observed as a release", observe, "if errors.Is(err, ErrLost) {", "if false {", "internal/lock TestObserved_LossFoundByUnlock"},
-	{"the channel of an abandoned call is reused", groups, "return ctx.Err() // ready is not reused: it will still be signalled", "b.ready.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
+	{"the channel of an abandoned call is reused", groups, "return ctx.Err() // ready will still be signalled, so it is not reused", "b.ready.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
 	{"an etcd key that is written again looks like the old one", etcdLock, "entryIn(found).created != e.created", "entryIn(found).created == 0", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
 	{"an etcd waiter gives up after a failed watch", etcdLock, "_ = retry.Sleep(ctx, watchPause)\n		}\n		answer", "return err\n		}\n		answer", "internal/lock/etcd TestWatchOfACompactedRevision"},
 	{"a watch in etcd stays on a stream whose login has expired", etcdLock, "CompareAndSwap(stream, stream+1)", "CompareAndSwap(stream, stream)", "internal/lock/etcd TestWatchOfACompactedRevision"},

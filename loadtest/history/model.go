@@ -81,8 +81,8 @@ func (o operation) delta() counts {
 	return counts{}
 }
 
-// pending returns the operation as it is before its end: it may have had its effect. ok is false if
-// it has no effect.
+// pending returns the operation for a moment before its end, when it may have had its effect. ok is
+// false if it has no effect.
 func (o operation) pending() (_ operation, ok bool) {
 	o.end = Forever
 	switch o.step {

@@ -204,7 +204,7 @@ func (l *Liar) answer(c call) answer {
 	return c.forward()
 }
 
-// place places an order.
+// place places an order, or answers with the lie instead.
 func (l *Liar) place(c call) answer {
 	n := l.placed.Add(1)
 	if lie, ok := l.lieInstead(c, n); ok {

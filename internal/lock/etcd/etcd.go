@@ -65,9 +65,9 @@ type Locker struct {
 //	[http[s]://][USER:PASSWORD@]HOST:PORT[,HOST:PORT…][/PATH][?ca=FILE&cert=FILE&key=FILE]
 //
 // The user, the password and the path are percent-encoded. All keys begin with PATH instead of
-// holdfast: those of the lock NAME with PATH/locks/NAME/. ca is the certificate of the authority
-// that signed the servers' certificates. cert and key are the client's certificate and key. All are
-// in PEM format.
+// holdfast. The keys of the lock NAME begin with PATH/locks/NAME/. ca is the certificate of the
+// authority that signed the servers' certificates. cert and key are the client's certificate and
+// key. All are in PEM format.
 //
 // lease is how long a lock can outlive its holder; 0 means lock.DefaultLease. It is rounded up to
 // whole seconds, and to at least two.

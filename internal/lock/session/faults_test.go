@@ -274,7 +274,8 @@ func TestSilentAfterFailure(t *testing.T) {
 	})
 }
 
-// TestUnknownConnection requests the connection of a lock whose pool has not called Dialed.
+// TestUnknownConnection checks that Connection returns an error for a lock whose pool has not
+// called Dialed.
 func TestUnknownConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
