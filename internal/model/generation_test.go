@@ -163,8 +163,9 @@ func (p protocol) refusesOldEpochs() bool {
 }
 
 // dropOldEpochs drops takes, fills and records of an epoch older than the row's. The ledger refuses
-// it, and the row's epoch only rises. All remaining epochs equal the row's, so dropOldEpochs
-// replaces them by the first epoch of the generation. That makes the number of refills unbounded.
+// an older epoch, and the row's epoch only rises. All remaining epochs equal the row's, so
+// dropOldEpochs replaces them by the first epoch of the generation. That makes the number of
+// refills unbounded.
 func (s *state) dropOldEpochs() {
 	row := s.row
 	if row != 0 {

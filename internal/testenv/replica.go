@@ -11,7 +11,7 @@ import (
 type Replica struct{ *DatabaseServer }
 
 // OwnMariaDBPair starts a MariaDB for this test, and a replica. A COMMIT on the primary waits until
-// the replica has received it. Its rows are not visible before.
+// the replica has received it. The rows of the COMMIT are not visible before.
 func OwnMariaDBPair(t T) (primary *DatabaseServer, replica Replica) {
 	t.Helper()
 	semiSync := []string{"--log-bin=binlog", "--binlog-format=ROW", "--rpl-semi-sync-slave-enabled=ON",

@@ -204,7 +204,7 @@ func TestUnlockDuringCheck(t *testing.T) {
 				l := f.locker(t)
 				lease := locktest.MustLock(t, l, "a")
 				f.silence(true)
-				time.Sleep(checkInterval) // in the bubble's time: the check begins
+				time.Sleep(checkInterval) // the bubble's clock reaches the time of the check
 				synctest.Wait()
 				unlocked := make(chan error, 1)
 				go func() { unlocked <- lease.Unlock(t.Context()) }()

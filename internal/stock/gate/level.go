@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// maxLevelSKUs bounds the SKUs of one command. On a cluster it bounds those of one pipeline.
+// maxLevelSKUs bounds the SKUs of one command, or of one pipeline on a cluster.
 const maxLevelSKUs = 500
 
 // Level returns a count for each of the SKUs, in their order: the sum of its segments. A SKU is

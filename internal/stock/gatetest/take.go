@@ -69,7 +69,7 @@ func sameTakeTwice(t *trial) error {
 	return nil
 }
 
-// sameEpoch compares receipts without the segments of the units.
+// sameEpoch reports whether two cuts have the same epoch. Their segments may differ.
 func sameEpoch(a, b stock.Cut) bool { return a.Epoch == b.Epoch }
 
 func sameTakeAtOnce(t *trial) error {
