@@ -36,7 +36,7 @@ type Stock struct {
 type Audit struct {
 	SKU             stock.SKU
 	Total           int64
-	Sold            int64  // recounted from the lines of pending and paid orders
+	Sold            int64  // recounted from the lines of the orders that hold their units
 	Oversold        int64  // units sold beyond Total
 	GateAvailable   *int64 // nil without a gate
 	GateInFlight    *int64 // units; nil without a gate

@@ -44,9 +44,9 @@ var timed = map[string]string{
 	"internal/protocol/group_test.go TestLockedRow":  "who waits for a locked row is answered all the same, when the database's wait is over",
 
 	// Timers of other processes, which a test cannot observe.
-	"cmd/withlock/main_test.go TestMain":                           "a command that begins too early does so in this time",
-	"deploy/gateway/shop_test.go expireCache":                      "nginx drops a cached count",
-	"internal/store/silentserver_test.go TestMigrate_SilentServer": "a migration lasts longer than a server may be silent",
+	"cmd/withlock/main_test.go TestMain":                            "a command that begins too early does so in this time",
+	"deploy/gateway/shop_test.go expireCache":                       "nginx drops a cached count",
+	"internal/store/longstatement_test.go TestMigrate_SilentServer": "a migration lasts longer than a server may be silent",
 }
 
 // support lists the packages, apart from tests, that hold test code.

@@ -10,6 +10,34 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
+// RaiseEpoch moves the stock row from the epoch seen to a new epoch of the generation in use, above
+// the epoch given, and returns the row. This adopts a row of an earlier generation. No take of an
+// earlier epoch can commit afterwards, so the gate may be filled with the row's available. That
+// count includes changes that were not applied, which are deleted.
+//
+// stock.ErrRowChanged means that another caller raised the epoch. stock.ErrLaterGeneration (as
+// *stock.Refusal) means that the row, or the epoch above, belongs to a later generation.
+func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row StockRow, err error) {
+	err = l.changeStock(ctx, sku, func(ctx context.Context, tx *sqltx.Tx) (err error) {
+		if row, err = lockWhole(ctx, tx, sku); err != nil {
+			return err
+		}
+		if row.Epoch != seen {
+			return stock.ErrRowChanged
+		}
+		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
+			return stock.Refuse(sku, err)
+		}
+		row.Version++ // a writer that read the row earlier must fail
+		row.Changes = 0
+		if err := updateRow(ctx, tx, row); err != nil {
+			return err
+		}
+		return deleteChanges(ctx, tx, sku)
+	})
+	return row, err
+}
+
 // RaiseEpochs does for many stock rows, in one transaction, what RaiseEpoch does for one. seen are
 // the rows as the caller read them. The new epoch is the same for all of them and is above the
 // epoch given.
@@ -63,13 +91,4 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 		return nil, fmt.Errorf("raising the epochs of %d stock rows: %w", len(seen), err)
 	}
 	return raised, nil
-}
-
-// SKUsOf returns the SKUs of the rows, in their order.
-func SKUsOf(rows []StockRow) []stock.SKU {
-	skus := make([]stock.SKU, len(rows))
-	for i, row := range rows {
-		skus[i] = row.SKU
-	}
-	return skus
 }

@@ -346,6 +346,34 @@ func TestChange_PaymentOfTwoOrders(t *testing.T) {
 	})
 }
 
+// TestOrders_StatusChanges checks that a list of pending orders has no order that is paid
+// between the statements that read it, if there are several.
+func TestOrders_StatusChanges(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		lay(t, l, "a", 10)
+		placed := []order.Order{mustRecord(t, l, "a"), mustRecord(t, l, "a"), mustRecord(t, l, "a")}
+		slow, reads := openSQL(t, d.url), 0
+		err := slow.DB().Callback().Row().Before("gorm:row").Register("pay another", func(*gorm.DB) {
+			d.setStatus(t, placed[reads], order.Paid)
+			reads++
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pending, err := openOn(t, slow.Ledger(), cutter.Merged()).Orders(t.Context(), order.Filter{Status: order.Pending, Limit: 10})
+		if err != nil || len(pending) != len(placed)-reads {
+			t.Errorf("%d orders, %v, after %d reads", len(pending), err, reads)
+		}
+		for _, o := range pending {
+			if o.Status != order.Pending {
+				t.Errorf("order %s is %s", o.ID, o.Status)
+			}
+		}
+	})
+}
+
 // TestOrders checks the lists of orders and payments, page by page.
 func TestOrders(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
@@ -45,6 +46,11 @@ func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UU
 	for i, id := range ids {
 		keys[i] = db.Dialect().UUID(id)
 	}
+	return selectOrders(ctx, db, "orders LEFT JOIN order_lines ON order_id = id WHERE id IN ?", keys)
+}
+
+// selectOrders reads the orders, with their lines, that the rest of the statement selects from.
+func selectOrders(ctx context.Context, db *sqltx.DB, from string, args ...any) (map[uuid.UUID]*order.Order, error) {
 	found := make(map[uuid.UUID]*order.Order)
 	err := db.QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
@@ -67,7 +73,7 @@ func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UU
 		}
 		return nil
 	}, `SELECT id, take_id, buyer_id, status, strategy, created_at, expires_at, queued_until, version, payment_id, restocked, sku, quantity
-		FROM orders LEFT JOIN order_lines ON order_id = id WHERE id IN ? ORDER BY id, sku`, keys)
+		FROM `+from+` ORDER BY id, sku`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("reading orders: %w", err)
 	}
@@ -215,34 +221,30 @@ func (l *Ledger) History(ctx context.Context, id uuid.UUID, version int64) (step
 	return steps, nil
 }
 
-// Orders reads the orders that the filter selects, sorted by ID. It leaves out void
-// orders. With a buyer it reads an index of the buyer's orders; without one it may
-// read the whole table to find a rare status.
+// Orders reads the orders that the filter selects, sorted by ID, as of one moment. It leaves
+// out void orders. With a buyer it reads an index of the buyer's orders; without one it may
+// read the whole table to find a rare status. It returns once the orders are as durable as
+// their COMMIT promised.
 func (l *Ledger) Orders(ctx context.Context, f order.Filter) ([]order.Order, error) {
-	query := "SELECT id FROM orders WHERE id > ? AND status NOT IN ?"
+	page := "SELECT id AS page_id FROM orders WHERE id > ? AND status NOT IN ?"
 	args := []any{l.db.Dialect().UUID(f.After), []string{string(order.Void), string(shrink)}}
 	if f.Buyer != "" {
-		query, args = query+" AND buyer_id = ?", append(args, f.Buyer)
+		page, args = page+" AND buyer_id = ?", append(args, f.Buyer)
 	}
 	if f.Status != "" {
-		query, args = query+" AND status = ?", append(args, string(f.Status))
+		page, args = page+" AND status = ?", append(args, string(f.Status))
 	}
-	ids, err := sqltx.ReadAll(ctx, l.db, func(id *uuid.UUID) []any { return []any{id} }, query+" ORDER BY id LIMIT ?", append(args, f.Limit)...)
+	found, err := selectOrders(ctx, l.db, "("+page+" ORDER BY id LIMIT ?) AS page JOIN orders ON id = page_id LEFT JOIN order_lines ON order_id = id", append(args, f.Limit)...)
+	if err == nil && len(found) > 0 {
+		err = l.db.Confirm(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listing orders: %w", err)
 	}
-	if len(ids) == 0 {
-		return nil, nil
+	orders := make([]order.Order, 0, len(found))
+	for _, o := range found {
+		orders = append(orders, *o)
 	}
-	found, err := l.durable(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	orders := make([]order.Order, 0, len(ids))
-	for _, id := range ids {
-		if o, ok := found[id]; ok {
-			orders = append(orders, *o)
-		}
-	}
+	slices.SortFunc(orders, func(a, b order.Order) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 	return orders, nil
 }

@@ -311,35 +311,6 @@ func refuse(rs []*recording, err error) {
 	}
 }
 
-// setLockedApart is called after a group has waited for row locks until the database gave up. It
-// records the orders whose stock rows are not locked and returns the others. It returns all orders
-// if no row is locked any more, or if the database cannot list locked rows.
-func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *slowGroup, cause error) (held []*recording, err error) {
-	asking, cancel := context.WithTimeout(ctx, transactionTimeout)
-	defer cancel()
-	locked, _ := l.lockedRows(asking, stock.SKUsOf(takesOf(rs)...)) // no rows if the query fails
-	if len(locked) == 0 {
-		return rs, nil
-	}
-	l.log.WarnContext(ctx, "stock rows are locked by another transaction", "skus", locked, "error", cause)
-	var free []*recording
-	for _, r := range rs {
-		if slices.ContainsFunc(r.take.Lines, func(line stock.Line) bool { return slices.Contains(locked, line.SKU) }) {
-			held = append(held, r)
-		} else {
-			free = append(free, r)
-		}
-	}
-	for _, r := range l.slow.keepOnly(own, locked) {
-		l.submit(r)
-	}
-	if err := l.commit(ctx, free, own); err != nil { // other groups would fail too
-		refuse(held, err)
-		return nil, err
-	}
-	return held, nil
-}
-
 // answerDuplicates answers the recordings whose IDs the ledger has, and returns
 // the others.
 func (l *Ledger) answerDuplicates(ctx context.Context, rs []*recording) (left []*recording, err error) {

@@ -144,6 +144,15 @@ func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error 
 	return nil
 }
 
+// Sold recounts the units of the SKU in orders that are pending, paid, or refunded
+// without returning their units.
+func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error) {
+	if sold, err = heldUnits(ctx, l.db, sku); err != nil {
+		return 0, fmt.Errorf("counting the sold units of %s: %w", sku, err)
+	}
+	return sold, nil
+}
+
 // heldUnits adds up the units of the SKU in the orders that hold them.
 func heldUnits(ctx context.Context, db sqltx.Reader, sku stock.SKU) (units int64, err error) {
 	err = db.QueryRow(ctx, []any{&units},

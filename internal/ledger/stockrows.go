@@ -146,13 +146,13 @@ func readRows(ctx context.Context, db sqltx.Reader, skus []stock.SKU, columns, r
 	return rows, nil
 }
 
-// Sold recounts the units of the SKU in orders that are pending, paid, or refunded
-// without returning their units.
-func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error) {
-	if sold, err = heldUnits(ctx, l.db, sku); err != nil {
-		return 0, fmt.Errorf("counting the sold units of %s: %w", sku, err)
+// SKUsOf returns the SKUs of the rows, in their order.
+func SKUsOf(rows []StockRow) []stock.SKU {
+	skus := make([]stock.SKU, len(rows))
+	for i, row := range rows {
+		skus[i] = row.SKU
 	}
-	return sold, nil
+	return skus
 }
 
 // changeStock runs a transaction that changes one stock row, when the row's turn comes.
@@ -290,34 +290,6 @@ func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
 	_, err := tx.Exec(ctx, "UPDATE stock SET total = ?, available = ?, limit_per_buyer = ?, claims_counted_to = ?, opens_at = ?, closes_at = ?, version = ?, changes = ?, epoch = ? WHERE sku = ?",
 		row.Total, row.Available, row.BuyerLimit, row.CountedTo.Arg(tx.Dialect()), sqltx.Nullable(row.OpensAt), sqltx.Nullable(row.ClosesAt), row.Version, row.Changes, row.Epoch, string(row.SKU))
 	return err
-}
-
-// RaiseEpoch moves the stock row from the epoch seen to a new epoch of the generation in use, above
-// the epoch given, and returns the row. This adopts a row of an earlier generation. No take of an
-// earlier epoch can commit afterwards, so the gate may be filled with the row's available. That
-// count includes changes that were not applied, which are deleted.
-//
-// stock.ErrRowChanged means that another caller raised the epoch. stock.ErrLaterGeneration (as
-// *stock.Refusal) means that the row, or the epoch above, belongs to a later generation.
-func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row StockRow, err error) {
-	err = l.changeStock(ctx, sku, func(ctx context.Context, tx *sqltx.Tx) (err error) {
-		if row, err = lockWhole(ctx, tx, sku); err != nil {
-			return err
-		}
-		if row.Epoch != seen {
-			return stock.ErrRowChanged
-		}
-		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
-			return stock.Refuse(sku, err)
-		}
-		row.Version++ // a writer that read the row earlier must fail
-		row.Changes = 0
-		if err := updateRow(ctx, tx, row); err != nil {
-			return err
-		}
-		return deleteChanges(ctx, tx, sku)
-	})
-	return row, err
 }
 
 // lockedRows returns those of the stock rows that another transaction holds locked. It locks the

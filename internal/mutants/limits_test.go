@@ -4,7 +4,7 @@ package mutants
 
 const (
 	ledgerClaims = "internal/ledger/countclaims.go"
-	claims       = "internal/ledger/cutter/claims.go"
+	claims       = "internal/ledger/cutter/buyerlimits.go"
 	readWrites   = "internal/ledger/cutter/readwrite.go"
 	unitRows     = "internal/ledger/cutter/unitrows.go"
 	soldOut      = "internal/order/refusalcache.go"

@@ -16,7 +16,7 @@ const (
 	ledgerTurns = "internal/ledger/rowturns.go"
 	stockrow    = "internal/ledger/stockrows.go"
 	epochs      = "internal/ledger/epochs.go"
-	ledgerRows  = "internal/ledger/generation.go"
+	ledgerOwner = "internal/ledger/generation.go"
 	decisions   = "internal/ledger/cutter/decision.go"
 	rows        = "internal/ledger/cutter/rows.go"
 	cutterRules = "internal/ledger/cutter/rules.go"
@@ -69,7 +69,7 @@ var placing = []mutant{
 	{"a row of another generation is cut, in one UPDATE of several SKUs", merged, "\" AND epoch BETWEEN ? AND ? AND (\"", "\" AND ? < ? AND (\"", "internal/ledger/cutter TestConformance/MariaDB/merged/EarlierGeneration"},
 	{"a row of another generation is cut, in one UPDATE of PostgreSQL", merged, "AND cut.epoch BETWEEN ? AND ? AND", "AND ?::bigint < ?::bigint AND", "internal/ledger/cutter TestConformance/PostgreSQL/merged/EarlierGeneration"},
 	{"a slot of another generation is cut", merged, "AND epoch BETWEEN ? AND ?\"", "AND ? < ?\"", "internal/ledger TestSlotsInMidSale/SQLite"},
-	{"an adoption leaves units in parts", stockrow, "lockWhole(ctx, tx, sku); err", "lockRow(ctx, tx, sku); err", "internal/ledger TestPartsAreTakenBack/SQLite"},
+	{"an adoption leaves units in parts", epochs, "lockWhole(ctx, tx, sku); err", "lockRow(ctx, tx, sku); err", "internal/ledger TestPartsAreTakenBack/SQLite"},
 	{"a bulk refill leaves units in parts", epochs, "cutter.CollectFree(ctx, tx, SKUsOf(raised))", "cutter.CollectFree(ctx, tx, nil)", "internal/ledger TestPartsAreTakenBack/SQLite"},
 	{"a bulk refill waits for locked parts", parts, "skus, tx.SkipLocked(), func", "skus, tx.Dialect().RowLock(), func", "internal/ledger TestRaiseEpochsLeavesLockedPartsOut/MariaDB"},
 	{"a bulk refill takes free parts back and leaves locked ones", epochs, "return slices.Contains(busy, row.SKU) })", "return false && slices.Contains(busy, row.SKU) })", "internal/ledger TestRaiseEpochsLeavesLockedPartsOut/MariaDB"},
@@ -85,8 +85,8 @@ var placing = []mutant{
 	{"a slot that was taken back meanwhile makes its SKU unknown", slots, "len(locked) < len(skus)", "false", "internal/ledger/cutter TestSlots_ChangedMeanwhile/MariaDB"},
 	{"a bulk refill overlooks that parts could not be taken back", epochs, "collected, busy, err := cutter.CollectFree(ctx, tx, SKUsOf(raised))\n\t\tif err != nil {", "collected, busy, err := cutter.CollectFree(ctx, tx, SKUsOf(raised))\n\t\tif false {", "internal/ledger TestFaults_Stock/RaiseEpochs"},
 	{"only the version is checked", optimistic, "AND version = ? AND epoch = ?\"", "AND version = ? AND ? > 0\"", "internal/ledger/cutter TestConformance/SQLite/optimistic/AdoptedMeanwhile"},
-	{"an adoption keeps the version", stockrow, "row.Version++ // a writer", "// a writer", "internal/protocol TestAdoption/SQLite"},
-	{"an adoption keeps the epoch", stockrow, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/protocol TestAdoption/SQLite"},
+	{"an adoption keeps the version", epochs, "row.Version++ // a writer", "// a writer", "internal/protocol TestAdoption/SQLite"},
+	{"an adoption keeps the epoch", epochs, "if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {", "if _, err = l.Generation().Renew(row.Epoch, above); err != nil {", "internal/protocol TestAdoption/SQLite"},
 	{"a bulk refill keeps the epochs", epochs, "if epoch, err = l.Generation().Renew(epoch)", "if _, err = l.Generation().Renew(epoch)", "internal/ledger TestRaiseEpochs/SQLite"},
 	{"a bulk refill keeps the version", epochs, "version = version + 1", "version = version + 0", "internal/ledger TestRaiseEpochs/SQLite"},
 	{"a bulk refill keeps the changes", epochs, "DELETE FROM outbox WHERE sku IN ?", "DELETE FROM outbox WHERE sku IN ? AND 1 = 0", "internal/ledger TestRaiseEpochs/SQLite"},
@@ -124,7 +124,7 @@ var placing = []mutant{
 	{"a guard refusal proves nothing", takes, "r.refillAfterGuardRefusal(ctx, t, out.Reason())", "", "internal/protocol TestGuardRefusal/SQLite"},
 	{"one bad order fails its group", record, "case sqltx.IsStatementError(err):\n\t\t\treturn l.divide(ctx, rs, own, err)", "case sqltx.IsStatementError(err):\n\t\t\treturn away(rs, err)", "internal/protocol TestPoisonedGroup/MariaDB/merged"},
 	{"a locked row stops the others", slowGroups, "if g.ended || ls.groups == maxSlowGroups {", "if true {", "internal/protocol TestLockedRow/MariaDB"},
-	{"a locked row keeps its group", record, "locked, _ := l.lockedRows", "return rs, nil\n\tlocked, _ := l.lockedRows", "internal/ledger TestLockedRowInAGroup/MariaDB"},
+	{"a locked row keeps its group", slowGroups, "locked, _ := l.lockedRows", "return rs, nil\n\tlocked, _ := l.lockedRows", "internal/ledger TestLockedRowInAGroup/MariaDB"},
 	{"an instance loads a generation that it did not raise", ownership, "\t\tcase lost, ", "\t\tcase g.counter.Load(ctx, generation) == nil:\n\t\t\treturn true, nil\n\t\tcase lost, ", "internal/protocol TestStaleRedis/lua"},
 	{"a far Redis is waited for as briefly as a near one", ownership, "loadGrace = 2 * time.Second", "loadGrace = 500 * time.Millisecond", "internal/reconcile TestSlowLoad/far"},
 	{"a start waits for no load", ownership, "loaded, err := g.becomesLoaded(ctx) // another", "loaded, err := g.loaded(ctx) // another", "internal/reconcile TestSlowLoad/far"},
@@ -164,7 +164,7 @@ var placing = []mutant{
 	{"a store that changes during a raise is forgotten", ownership, "g.answered.Store(answers)", "_ = answers\n\tg.answered.Store(g.demands.Load())", "internal/reconcile TestStoreChangesDuringARaise/raise"},
 	{"a store that changes during a load is forgotten", ownership, "return g.setMark(ctx, ledger.Owner{Generation: next", "g.answered.Store(g.demands.Load())\n\treturn g.setMark(ctx, ledger.Owner{Generation: next", "internal/reconcile TestStoreChangesDuringARaise/load"},
 	{"a lost raise is used", ownership, "Queues: g.queues}); err != nil {", "Queues: g.queues}); err != nil && !errors.Is(err, stock.ErrRowChanged) {", "internal/reconcile TestLostRaise"},
-	{"the generation is raised whatever it is", ledgerRows, "err == nil && raised == 0", "err == nil && raised < 0", "internal/ledger TestRaiseOfAStaleRow/SQLite"},
+	{"the generation is raised whatever it is", ledgerOwner, "err == nil && raised == 0", "err == nil && raised < 0", "internal/ledger TestRaiseOfAStaleRow/SQLite"},
 	{"later groups wait for a slow one", record, "if !l.slow.add(own) {", "if l.slow.add(own); true {", "internal/ledger TestSlowGroupsAreOvertaken"},
 	{"any number of groups is under way", record, "if !l.slow.add(own) {", "if !l.slow.add(own) && false {", "internal/ledger TestSlowGroupsAreOvertaken"},
 	{"orders of a slow group's SKUs do not wait", record, "l.slow.hold(slices.Clone(rs))", "slices.Clone(rs)", "internal/ledger TestSlowGroupsAreOvertaken"},
@@ -191,8 +191,8 @@ var placing = []mutant{
 	{"a payment locks the stock rows", "internal/ledger/lifecycle.go", "var rows []StockRow\n\t\tif options.Returns {", "var rows []StockRow\n\t\tif true {", "internal/ledger TestPaymentPassesAWaitingCancellation/PostgreSQL"},
 	{"a slow group that ended is counted for ever", slowGroups, "\tls.groups--\n", "", "internal/ledger TestSlowGroupsEnd"},
 	{"orders that waited for a slow group are counted for ever", slowGroups, "\tls.waiting -= len(freed)\n", "", "internal/ledger TestSlowGroupsEnd"},
-	{"orders that a slow group sets free get no answer", record, "range l.slow.keepOnly(own, locked) {", "range l.slow.keepOnly(own, locked)[:0] {", "internal/ledger TestLockedRowInAGroup/MariaDB"},
-	{"a new epoch goes on with the additions of the one before", stockrow, "\t\trow.Changes = 0\n", "", "internal/ledger TestRaiseEpochs/SQLite"},
+	{"orders that a slow group sets free get no answer", slowGroups, "range l.slow.keepOnly(own, locked) {", "range l.slow.keepOnly(own, locked)[:0] {", "internal/ledger TestLockedRowInAGroup/MariaDB"},
+	{"a new epoch goes on with the additions of the one before", epochs, "\t\trow.Changes = 0\n", "", "internal/ledger TestRaiseEpochs/SQLite"},
 	{"a slow group keeps the SKUs that are not locked", slowGroups, "return !slices.Contains(locked, sku) }", "return false }", "internal/ledger TestSlowGroupsEnd"},
 	{"a revival that could not be barred counts as refused", resolving, "if err = l.bar(ctx, d.OrderID); err == nil {", "if err = l.bar(ctx, d.OrderID); true {", "internal/ledger TestFaults_NotBarred"},
 	{"a vanished duplicate counts as refused", resolving, "return order.Unknown(fmt.Errorf(\"order %s is not found, but its ID is taken\", d.OrderID))", "return order.Refused(errVoided)", "internal/protocol TestVanishedDuplicate"},

@@ -49,6 +49,7 @@ var scripts = []mutant{
 	{"takes of queued orders are recovered", "internal/stock/gate/inflight.go", "if !to.queued && !c.cluster {", "if false {", "internal/stock/gate TestQueuedTakesAreLeft"},
 	{"takes of queued orders are not counted", "internal/stock/gate/inflight.go", "if !to.queued && !c.cluster {", "if !c.cluster {", "internal/stock/gate TestQueuedTakesAreLeft"},
 	{"a record of an earlier generation is listed", inFlightLua, "epoch and tonumber(epoch) < FIRST_EPOCH", "false", "internal/stock/gate TestRecordsOfAnEarlierGeneration/Redis/Script"},
+	{"a take is no older than its time says", inFlightLua, " or tonumber(taken_at) > now", "", "internal/stock/gate TestInFlight_ClockSetBack/Redis/Script"},
 	{"all generations have the same scripts", scriptTexts, "first, last := g.Epochs()", "first, last := 0, 1<<53", "internal/stock/gate TestUnloadedGeneration/Redis/Script"},
 	{"all ledgers have the same scripts", scriptTexts, "\"-- ledger %s\\nlocal FIRST_EPOCH", "\"-- %.0s\\nlocal FIRST_EPOCH", "internal/stock/gate TestLedgersHaveScriptsOfTheirOwn"},
 	{"parts of two epochs are one cut", segmented, "if cut.Epoch != 0 && cut.Epoch != epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},

@@ -753,6 +753,9 @@ func TestRejectedQueuedOrder(t *testing.T) {
 				t.Error("the database refused nothing")
 			}
 			wantStatus(t, i.instance, o.ID, order.TurnedDown)
+			if found, err := i.Order(t.Context(), o.ID); err != nil || found.Buyer != o.Buyer {
+				t.Errorf("the refused order is %+v, %v: its buyer must still see it", found, err)
+			}
 			mustQueue(t, i.instance, oneUnit(sku))
 		})
 	}

@@ -10,31 +10,6 @@ func open(d sqltx.Dialect) string {
 	return "COALESCE(opens_at <= " + d.Now() + ", TRUE) AND COALESCE(closes_at > " + d.Now() + ", TRUE)"
 }
 
-// claimed reports whether takes of one of the rows raise claims. Such takes must be decided under
-// the row locks.
-func (rs rows) claimed() bool {
-	for _, r := range rs {
-		if r.limit != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// limited reports whether the row has a buyer limit that is in effect.
-func (r *row) limited() bool { return r.limit > 0 && !r.counted.Valid }
-
-// limits returns the buyer limits that are in effect.
-func (rs rows) limits() map[stock.SKU]int64 {
-	limits := make(map[stock.SKU]int64)
-	for sku, r := range rs {
-		if r.limited() {
-			limits[sku] = r.limit
-		}
-	}
-	return limits
-}
-
 // check returns an error if units of the line may not be taken from its row, whatever its count.
 func (rs rows) check(l line, g stock.Generation) error {
 	r, ok := rs[l.sku]

@@ -5,8 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -207,6 +210,54 @@ func TestRecordsOfAnEarlierGeneration(t *testing.T) {
 		}
 		if takes, err := before.InFlight(ctx, 10, "a"); err != nil || len(takes) > 0 {
 			t.Errorf("kept the record of %v, %v", takes, err)
+		}
+	})
+}
+
+// TestInFlight_ClockSetBack checks that recovery and the counting of units in flight find a take that
+// was cut before Redis's clock was set back by an hour.
+func TestInFlight_ClockSetBack(t *testing.T) {
+	t.Parallel()
+	eachGate(t, func(t *testing.T, client redis.UniversalClient, open func() counted) {
+		ctx, g := t.Context(), open()
+		load(t, g.Counter, 2)
+		fill(t, g, "a", epochIn(2, 1), 5)
+		taken, err := g.Take(ctx, orderOf("a", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range g.layout.segmentsOf("a") {
+			key, field := g.keys(name).flight, recordField(name, taken.OrderID)
+			record, err := client.HGet(ctx, key, field).Result()
+			if errors.Is(err, redis.Nil) {
+				continue // it was cut in another segment
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			parts := strings.Fields(record)
+			at, err := strconv.ParseInt(parts[3], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			parts[3] = strconv.FormatInt(at+time.Hour.Microseconds(), 10)
+			if err := client.HSet(ctx, key, field, strings.Join(parts, " ")).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var found []stock.Take
+		for cursor, first := "", true; first || cursor != ""; first = false {
+			takes, next, err := g.ScanInFlight(ctx, time.Hour, cursor)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, cursor = append(found, takes...), next
+		}
+		if len(found) != 1 || found[0].TakeID != taken.TakeID {
+			t.Errorf("recovery finds %v, want take %s", found, taken.TakeID)
+		}
+		if takes, err := g.InFlight(ctx, 10, "a"); err != nil || len(takes) != 1 {
+			t.Errorf("in flight: %v, %v", takes, err)
 		}
 	})
 }

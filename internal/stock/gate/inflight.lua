@@ -1,6 +1,7 @@
 -- Lists the takes in flight of at least a given age, one step of a scan at a time,
 -- and removes void records: those of an earlier generation, and those whose count
--- was filled since.
+-- was filled since. A take whose time is still to come counts as old: the clock was set
+-- back since, so its age is unknown.
 --
 -- KEYS  count, flight; also queued, to leave out the takes of orders in the queue
 -- ARGV  cursor, about how many records the step reads, age in microseconds
@@ -10,7 +11,8 @@
 local call, match = redis.call, string.match
 local QUEUED = ' %d+$' -- the end of a queued order's record
 local time = call('TIME')
-local newest = time[1] * 1000000 + time[2] - tonumber(ARGV[3])
+local now = time[1] * 1000000 + time[2]
+local newest = now - tonumber(ARGV[3])
 local step = call('HSCAN', KEYS[2], ARGV[1], 'COUNT', ARGV[2])
 local reply, found = { step[1] }, step[2]
 
@@ -41,7 +43,7 @@ for i = 1, #found, 2 do
   local earlier = epoch and tonumber(epoch) < FIRST_EPOCH
   if earlier or epochs[sku] and epochs[sku] ~= epoch then
     call('HDEL', KEYS[2], found[i])
-  elseif taken_at and tonumber(taken_at) <= newest and not waiting[found[i]] then
+  elseif taken_at and (tonumber(taken_at) <= newest or tonumber(taken_at) > now) and not waiting[found[i]] then
     reply[#reply + 1] = found[i]
     reply[#reply + 1] = found[i + 1]
   end

@@ -42,6 +42,31 @@ func (c Counted) Arg(d sqltx.Dialect) any {
 	return d.UUID(c.UUID)
 }
 
+// limited reports whether the row has a buyer limit that is in effect.
+func (r *row) limited() bool { return r.limit > 0 && !r.counted.Valid }
+
+// limits returns the buyer limits that are in effect.
+func (rs rows) limits() map[stock.SKU]int64 {
+	limits := make(map[stock.SKU]int64)
+	for sku, r := range rs {
+		if r.limited() {
+			limits[sku] = r.limit
+		}
+	}
+	return limits
+}
+
+// claimed reports whether takes of one of the rows raise claims. Such takes must be decided under
+// the row locks.
+func (rs rows) claimed() bool {
+	for _, r := range rs {
+		if r.limit != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // claimsOf adds up what each buyer asks for of the SKUs that have a limit. The claims are in SKU
 // order, and then in buyer order. While the claims of a SKU are being counted, it leaves out the
 // orders that the count has yet to reach. rs are the rows, if they are known.
