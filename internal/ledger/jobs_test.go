@@ -32,7 +32,7 @@ func outlive(t *testing.T, d *database, name string) {
 	heldFor(t, d, name, -time.Second)
 }
 
-// heldFor makes the lease of the job end so much later than now, by the database's clock.
+// heldFor sets the end of the job's lease to now plus the duration, by the database's clock.
 func heldFor(t *testing.T, d *database, name string, lease time.Duration) {
 	t.Helper()
 	db := d.sql.Ledger()

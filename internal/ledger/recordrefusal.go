@@ -33,7 +33,7 @@ func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome 
 			err = l.replaceVoid(ctx, o)
 		}
 		if sqltx.IsValueError(err) {
-			o.Buyer = "" // whose token then does not show the order
+			o.Buyer = "" // the buyer's token then does not show the order
 			err = l.replaceVoid(ctx, o)
 		}
 		switch {

@@ -230,7 +230,7 @@ func TestInFlight_ClockSetBack(t *testing.T) {
 			key, field := g.keys(name).flight, recordField(name, taken.OrderID)
 			record, err := client.HGet(ctx, key, field).Result()
 			if errors.Is(err, redis.Nil) {
-				continue // it was cut in another segment
+				continue // the line was cut in another segment
 			}
 			if err != nil {
 				t.Fatal(err)
