@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -62,11 +63,7 @@ func TestRedis(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t, "--include", path(t, "redis/redis.conf"))
 	settings(t, server, map[string]string{"maxmemory-policy": "noeviction", "maxmemory": "536870912", "save": "", "appendonly": "no"})
-	client, err := store.OpenRedis(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := storetest.Redis(t, server.URL())
 	if warnings := store.RedisWarnings(t.Context(), client); len(warnings) > 0 {
 		t.Error(warnings)
 	}
@@ -94,11 +91,7 @@ func TestRedisCluster(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	client, err := store.OpenRedis(t.Context(), "redis+cluster://:secret@"+strings.Join(nodes, ","))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := storetest.Redis(t, "redis+cluster://:secret@"+strings.Join(nodes, ","))
 	for n := range 30 {
 		if err := client.Set(t.Context(), fmt.Sprintf("k%d", n), n, 0).Err(); err != nil {
 			t.Error(err)
@@ -157,11 +150,7 @@ func TestPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := testenv.OwnPostgres(t, "-c", "config_file="+conf)
-	db, err := store.OpenSQL(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, server.URL())
 	for name, value := range map[string]string{"shared_buffers": "256MB", "autovacuum_naptime": "10s", "synchronous_commit": "on", "config_file": conf} {
 		var got string
 		if err := db.DB().Raw("SELECT current_setting(?)", name).Scan(&got).Error; err != nil || got != value {
@@ -195,14 +184,7 @@ func ledgerID(t *testing.T, kind, db, client string) {
 	if err := run(db); err == nil {
 		t.Error("the job succeeds without a schema")
 	}
-	sql, err := store.OpenSQL(t.Context(), db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sql.Close()
-	if err := sql.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	sql := storetest.Migrated(t, db)
 	if err := run("sqlite:///other"); err != nil {
 		t.Error(err)
 	}

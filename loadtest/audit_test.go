@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -39,11 +40,7 @@ func newLedger(t *testing.T, rec *record) *ledger {
 	if err := os.WriteFile(file, empty, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sql, err := store.OpenSQL(t.Context(), "sqlite://"+file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = sql.Close() })
+	sql := storetest.SQL(t, "sqlite://"+file)
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, a := range rec.answers {
 			if a.order.ID == strings.TrimPrefix(r.URL.Path, "/orders/") {

@@ -84,6 +84,7 @@ func (l *lab) tryHistory(ctx context.Context, spec assembly.Spec, f *fleet, try 
 	if err != nil {
 		return r, false, err
 	}
+	h.rec.addTo(r)
 	return r, judgeHistory(r, verdicts, l.terms(spec, end)), nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
 var (
@@ -62,9 +62,9 @@ func checkSeed(t *testing.T, seed uint64, server *testenv.RedisServer, dbURL str
 	if seed%2 == 1 {
 		args = append(args, "--payment-window", "1s")
 	}
-	wiredDB, wire := wired(t, dbURL)
+	wire := testenv.NewWire(t, dbURL)
 	code, _, _ := runWith(t, func(s *settings) {
-		s.wiredDB = wiredDB
+		s.wiredDB = wire.Through(dbURL)
 		s.disturb = map[string]func(){"the connections to the database are cut": func() { wire.Cut() }}
 		if !spec.Queues() { // queued orders are only as durable as Redis
 			s.disturb["Redis is emptied"] = func() { flush(t, server) }
@@ -97,24 +97,27 @@ func seedOf(strategy string) uint64 {
 	return uint64(slices.IndexFunc(soundStrategies(), func(spec assembly.Spec) bool { return spec.Name == strategy }))
 }
 
-// wired returns the URL of the database through a wire.
-func wired(t *testing.T, dbURL string) (string, *testenv.Wire) {
-	t.Helper()
-	u, err := url.Parse(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire := testenv.NewWire(t, u.Host)
-	u.Host = wire.Addr()
-	return u.String(), wire
-}
-
 // flush empties a Redis.
 func flush(t *testing.T, server *testenv.RedisServer) {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
 	if err := client.FlushAll(context.Background()).Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHistories_OtherReplay records a history in which replays have a byte more than the first
+// answers. The orders are the same, so the calls can be explained.
+func TestHistories_OtherReplay(t *testing.T) {
+	t.Parallel()
+	services := startServices(t, "--history", filepath.Join(t.TempDir(), "history.jsonl"), "--strategies", "merged", "--seed", "2", "--crash=false")
+	liar, urls := services.tell(t, "adds-a-space-to-replays")
+	r, err := services.runHistory(t.Context(), mustFind(t, "merged"), &fleet{urls: urls})
+	if err != nil || liar.Told() == 0 {
+		t.Fatalf("%d lies, %v", liar.Told(), err)
+	}
+	if r.Verdict != results.Broken || len(r.Findings) != 1 || r.Findings[0].Kind != results.OtherReplay || r.History.Linearizable != 2 {
+		t.Errorf("%s, linearizable: %+v, findings: %v, faults: %q", r.Verdict, r.History, r.Findings, r.Faults)
 	}
 }
 

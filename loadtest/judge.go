@@ -144,14 +144,19 @@ func judgeRefusals(r *results.Result, t terms) {
 // judgeOrders compares the answers with the orders in the ledger. A request with an unknown outcome
 // may have one order.
 func judgeOrders(r *results.Result) {
-	for _, finding := range r.Findings {
-		r.AddFault(finding.String(), finding.Chinese())
-	}
+	judgeFindings(r)
 	switch most := r.Accepted + r.Unknown; {
 	case r.Sold < r.Accepted:
 		r.Fault("%d orders were accepted, and %d sold", "接受了 %d 单，卖出 %d 单", r.Accepted, r.Sold)
 	case r.Sold > most:
 		r.Fault("%d orders were accepted, %d have an unknown outcome, and %d sold", "接受了 %d 单，%d 单结果未知，卖出 %d 单", r.Accepted, r.Unknown, r.Sold)
+	}
+}
+
+// judgeFindings adds what the record and its audit found to the faults.
+func judgeFindings(r *results.Result) {
+	for _, finding := range r.Findings {
+		r.AddFault(finding.String(), finding.Chinese())
 	}
 }
 
@@ -245,9 +250,12 @@ func addFaults(r, other *results.Result, prefix, chinesePrefix string) {
 	}
 }
 
-// judgeHistory adds the verdicts on the SKUs of a history, and the verdict on the strategy, to the
-// result. conclusive is false if a broken strategy was not detected.
+// judgeHistory adds the verdicts on the SKUs of a history, and the verdict on the strategy,
+// to the result. The check of a history knows no bytes: that a replay has others than the
+// first answer is among the findings. conclusive is false if a broken strategy was not found
+// out.
 func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (conclusive bool) {
+	judgeFindings(r)
 	convicted := false
 	r.History = &results.History{}
 	for _, v := range verdicts {

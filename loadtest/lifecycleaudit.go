@@ -65,9 +65,7 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result, t terms) e
 	v.readAll(ctx, stored)
 	r.Lifecycle = countEnds(stored)
 	v.rec.addTo(r)
-	for _, finding := range r.Findings {
-		r.AddFault(finding.String(), finding.Chinese())
-	}
+	judgeFindings(r)
 	if r.Accepted == 0 {
 		r.Fault("no order was accepted", "没有订单被接受")
 	}

@@ -29,7 +29,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/liar"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -745,11 +745,7 @@ func TestRealStores(t *testing.T) {
 // expectEmpty fails the test if a run has left anything in the stores.
 func expectEmpty(t *testing.T, redis, db string) {
 	t.Helper()
-	sql, err := store.OpenSQL(t.Context(), db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sql.Close()
+	sql := storetest.SQL(t, db)
 	for _, table := range []string{"stock", "orders", "order_lines", "outbox", "order_history", "payments", "claims"} {
 		var n int
 		if err := sql.DB().Raw("SELECT COUNT(*) FROM " + table).Row().Scan(&n); err != nil || n != 0 {
@@ -760,11 +756,7 @@ func expectEmpty(t *testing.T, redis, db string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := store.OpenRedis(t.Context(), redis)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := storetest.Redis(t, redis)
 	for _, key := range []string{"count", "flight"} {
 		if n, err := client.HLen(t.Context(), "holdfast:{"+id.String()+"}:"+key).Result(); err != nil || n != 0 {
 			t.Errorf("%d fields are left in %s (%v)", n, key, err)

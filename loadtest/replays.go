@@ -93,8 +93,10 @@ func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order
 	return s
 }
 
-// place sends an order by its plan, except for a later repeat, and returns the answer that counts.
-// A request with a key whose outcome is unknown is sent again, as a client would do.
+// place sends an order by its plan, but for a later repeat, and returns the answer that
+// counts. A request with a key whose outcome is unknown is sent again, as a client would
+// do. A refusal of the second request counts: the service has looked the key up, and an
+// order that the audit finds under it was denied.
 func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
 	var (
 		twin sent
@@ -109,7 +111,7 @@ func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked ord
 		first = rec.pair(first, twin)
 	}
 	if p.key != "" && first.outcome == failed && first.unknown() && retry.Sleep(ctx, load.FailurePause) == nil {
-		if second := l.try(ctx, rec, f, n+1, asked, p); second.promised() {
+		if second := l.try(ctx, rec, f, n+1, asked, p); second.promised() || second.outcome == refused {
 			second.took += first.took + load.FailurePause
 			return second
 		}

@@ -176,16 +176,28 @@ func TestTurnedDownKey(t *testing.T) {
 }
 
 // TestUnknownIsRepeated sends a request without a key, and one with a key, whose outcome
-// is unknown at first.
+// is unknown at first. Of the answer that counts, the audit must know whether it leaves the
+// outcome unknown.
 func TestUnknownIsRepeated(t *testing.T) {
 	t.Parallel()
-	for key, outcome := range map[string]string{"": failed, "k": accepted} {
-		t.Run("key "+key, func(t *testing.T) {
+	for _, test := range []struct {
+		name, key string
+		second    reply
+		outcome   string
+		unknown   bool
+	}{
+		{"without a key", "", reply{201, orderText, true}, failed, true},
+		{"placed", "k", reply{201, orderText, true}, accepted, false},
+		{"sold out", "k", reply{409, soldOutText, false}, refused, false},
+		{"busy", "k", reply{503, busyText, false}, failed, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			l, f := replying(t, reply{503, `{"type":"/problems/unavailable"}`, false}, reply{201, orderText, true})
+			l, f := replying(t, reply{503, `{"type":"/problems/unavailable"}`, false}, test.second)
 			rec := newRecord()
-			if s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: key}); s.outcome != outcome || rec.uncertain.Load() != 1 {
-				t.Errorf("%s, %d unknown outcomes", s.outcome, rec.uncertain.Load())
+			s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: test.key})
+			if s.outcome != test.outcome || s.unknown() != test.unknown || rec.uncertain.Load() != 1 {
+				t.Errorf("%s, unknown: %t, %d unknown outcomes", s.outcome, s.unknown(), rec.uncertain.Load())
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -48,15 +49,7 @@ func (d database) Addr() string { return d.URL() }
 
 // migrated migrates the server's database and runs the statements in it.
 func migrated(t testenv.T, server *testenv.DatabaseServer, statements ...string) database {
-	ctx := context.Background()
-	ledger, err := store.OpenSQL(ctx, server.URL())
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	defer ledger.Close()
-	if err := ledger.MigrateUp(ctx); err != nil {
-		t.Fatalf("%v", err)
-	}
+	ledger := storetest.Migrated(t, server.URL())
 	for _, statement := range statements {
 		if err := ledger.DB().Exec(statement).Error; err != nil {
 			t.Fatalf("%s: %v", statement, err)

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -153,11 +153,7 @@ func TestDoctor_Misconfigured(t *testing.T) {
 		t.Parallel()
 		server := testenv.OwnMariaDB(t, "--innodb-flush-log-at-trx-commit=2", "--max-connections=30", "--log-bin", "--sync-binlog=0")
 		flags := []string{"--strategy", "merged", "--db", server.NewDatabase()}
-		db, err := store.OpenSQL(t.Context(), flags[3])
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
+		db := storetest.SQL(t, flags[3])
 		for _, statement := range []string{"CREATE TABLE careless (id INT) ENGINE=MyISAM", "SET GLOBAL read_only = 1"} {
 			if err := db.DB().Exec(statement).Error; err != nil {
 				t.Fatal(err)
@@ -197,14 +193,9 @@ func TestDoctor_Misconfigured(t *testing.T) {
 func TestDoctor_Unreachable(t *testing.T) {
 	t.Parallel()
 	mute := func(t *testing.T, dbURL string) string {
-		u, err := url.Parse(dbURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wire := testenv.NewWire(t, u.Host)
+		wire := testenv.NewWire(t, dbURL)
 		wire.Freeze()
-		u.Host = wire.Addr()
-		return u.String()
+		return wire.Through(dbURL)
 	}
 	for _, test := range []struct {
 		name  string
@@ -379,20 +370,12 @@ func TestDoctor_Ownership(t *testing.T) {
 	api.Interrupt()
 	api.Wait()
 	expect(t, examined(t, 0, flags...), store.OK, "ledger", "generation")
-	db, err := store.OpenSQL(t.Context(), flags[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, flags[1])
 	if err := db.DB().Exec("UPDATE ledger SET beat = 0").Error; err != nil {
 		t.Fatal(err)
 	}
 	expect(t, examined(t, 0, flags...), store.Warning, "ledger", "restored from a backup")
-	client, err := store.OpenRedis(t.Context(), redis.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := storetest.Redis(t, redis.URL())
 	for _, clean := range []error{client.FlushAll(t.Context()).Err(), client.ScriptFlush(t.Context()).Err()} {
 		if clean != nil {
 			t.Fatal(clean)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -62,11 +63,7 @@ func TestEngines(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			proxy, redisURL, err := faults.NewInfo(testenv.Redis(t), test.fields)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(proxy.Close)
+			redisURL := faults.NewInfo(t, testenv.Redis(t), test.fields)
 			flags := []string{"--db", testenv.SQLite(t), "--strategy", test.strategy, "--guard", test.guard, "--redis", redisURL}
 			const says = "is Dragonfly df-v1.40.1, which is not known to lose its scripts"
 			if test.refused {
@@ -103,11 +100,7 @@ func TestEngines_NoSecrets(t *testing.T) {
 	const secret = "sesame"
 	server := testenv.OwnRedis(t, "--requirepass", secret)
 	redisURL := "redis://:" + secret + "@" + server.Addr() + "/0"
-	client, err := store.OpenRedis(t.Context(), redisURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := storetest.Redis(t, redisURL)
 	if err := client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -138,11 +131,7 @@ func TestEngines_Locks(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)
 	migrated(t, []string{"--db", dbURL})
-	db, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, dbURL)
 	if _, err := db.Pool().ExecContext(t.Context(), "CREATE FUNCTION version() RETURNS text LANGUAGE sql AS $$ SELECT 'CockroachDB CCL v25.4.1' $$"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -111,74 +108,4 @@ func TestSegmentsOfACluster(t *testing.T) {
 	if segments != 12 {
 		t.Errorf("%d segments, want 12", segments)
 	}
-}
-
-// TestNearlyEmptySegments checks that orders of two units can be taken from
-// several segments with one unit each, until one unit is left, and that units
-// added afterwards sell too.
-func TestNearlyEmptySegments(t *testing.T) {
-	t.Parallel()
-	for _, strategy := range []string{"segment", "segment-lock"} {
-		t.Run(strategy, func(t *testing.T) {
-			t.Parallel()
-			args := migrated(t, append(mariaDBAndRedis.flags(t), "--strategy", strategy, "--segments", "8", "--guard", "off"))
-			one, two := serveHere(t, args...), serveHere(t, args...)
-			urls := []string{one.URL(), two.URL()}
-			setStock(t, one.URL(), "pairs", 9)
-			if got := orderPairs(t.Context(), t, urls); got != 4 {
-				t.Errorf("%d orders of two from 9 units, want 4", got)
-			}
-			setStock(t, two.URL(), "pairs", 12) // adds 3 units
-			if got := orderPairs(t.Context(), t, urls); got != 2 {
-				t.Errorf("%d orders of two from 1 unit and 3 more, want 2", got)
-			}
-			setStock(t, one.URL(), "pairs", 14)
-			setStock(t, two.URL(), "pairs", 13) // removes one of the two units
-			if got := orderPairs(t.Context(), t, urls); got != 0 {
-				t.Errorf("%d orders of two from 1 unit, want 0", got)
-			}
-			if a := waitAtRest(t, one.URL(), "pairs"); a.Sold != 12 || a.Oversold != 0 {
-				t.Errorf("%+v", a)
-			}
-		})
-	}
-}
-
-// orderPairs starts 16 clients that order two units at a time until they are
-// answered "sold out". It returns the number of accepted orders.
-func orderPairs(ctx context.Context, t *testing.T, urls []string) (accepted int) {
-	t.Helper()
-	var (
-		all sync.WaitGroup
-		mu  sync.Mutex
-	)
-	ctx, cancel := context.WithTimeout(ctx, testenv.Patience)
-	defer cancel()
-	for i := range 16 {
-		all.Go(func() {
-			for ctx.Err() == nil {
-				body := fmt.Sprintf(`{"buyer_id":"buyer-%d","lines":[{"sku":"pairs","quantity":2}]}`, i)
-				status, answer, err := call(ctx, http.MethodPost, urls[i%len(urls)]+"/orders", body)
-				switch {
-				case err != nil:
-					t.Error(err)
-					return
-				case status == http.StatusCreated:
-					mu.Lock()
-					accepted++
-					mu.Unlock()
-				case status == http.StatusConflict:
-					return
-				case status == http.StatusServiceUnavailable:
-					testenv.Dither()
-				default:
-					t.Errorf("%d: %s", status, answer)
-					return
-				}
-			}
-			t.Error("no order was answered \"sold out\"")
-		})
-	}
-	all.Wait()
-	return accepted
 }

@@ -35,6 +35,9 @@ func main() {
 	os.Exit(exitCode(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr), os.Stderr))
 }
 
+// errSecondSignal: the process ends before it is done.
+var errSecondSignal = errors.New("a second signal: stopping at once; what was under way is recovered as after a crash")
+
 // stopAtSignal calls stop on the first SIGTERM or interrupt. The second one exits
 // the process immediately.
 func stopAtSignal(stop func()) {
@@ -44,7 +47,7 @@ func stopAtSignal(stop func()) {
 		<-signals
 		stop()
 		<-signals
-		os.Exit(1)
+		os.Exit(exitCode(errSecondSignal, os.Stderr))
 	}()
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -48,8 +47,12 @@ func TestMigrate(t *testing.T) {
 					}
 				}
 			}
-			for _, command := range []string{"migrate up", "migrate up", "migrate version"} {
-				mustRun(t, command, url, 0, fmt.Sprintf("schema version %d", latestSchema(url)))
+			for _, step := range []struct{ command, says string }{
+				{"migrate up", "; it was 0\n"},
+				{"migrate up", "; nothing was changed\n"},
+				{"migrate version", "\n"},
+			} {
+				mustRun(t, step.command, url, 0, fmt.Sprintf("schema version %d%s", latestSchema(url), step.says))
 			}
 			downToSix(t, url)
 			for _, step := range []struct{ command, says string }{
@@ -58,9 +61,9 @@ func TestMigrate(t *testing.T) {
 				{"migrate down", "schema version 3"},
 				{"migrate down", "schema version 2"},
 				{"migrate down", "schema version 1"},
-				{"migrate down", "schema version 0"},
-				{"migrate down", "schema version 0"},
-				{"migrate version", "schema version 0"},
+				{"migrate down", "schema version 0; it was 1\n"},
+				{"migrate down", "schema version 0; nothing was changed\n"},
+				{"migrate version", "schema version 0\n"},
 			} {
 				mustRun(t, step.command, url, 0, step.says)
 			}
@@ -143,31 +146,7 @@ func TestMigrate_Killed(t *testing.T) {
 // until release.
 func holdOrders(t *testing.T, dbURL string) (release func()) {
 	t.Helper()
-	return hold(t, dbURL, "SELECT COUNT(*) FROM orders")
-}
-
-// hold reads a number in a transaction that stays open until release, on a session that
-// may be idle for as long as the test needs.
-func hold(t *testing.T, dbURL, query string) (release func()) {
-	t.Helper()
-	pool, err := store.OpenSessions(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
-	tx, err := pool.BeginTx(t.Context(), &sql.TxOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var n int
-	if err := tx.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := tx.Rollback(); err != nil {
-			t.Error(err)
-		}
-	}
+	return storetest.Hold(t, dbURL, "SELECT COUNT(*) FROM orders")
 }
 
 // waitForBlocked waits until this many sessions wait to change the table orders.
@@ -177,11 +156,7 @@ func waitForBlocked(t *testing.T, dbURL string, want int) {
 	if strings.HasPrefix(dbURL, "postgres") {
 		query = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND wait_event_type = 'Lock' AND query LIKE 'ALTER TABLE orders%'"
 	}
-	db, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, dbURL)
 	testenv.Await(t, fmt.Sprintf("%d sessions wait for the table", want), func() bool {
 		var n int
 		if err := db.Pool().QueryRowContext(t.Context(), query).Scan(&n); err != nil {
@@ -228,11 +203,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 				t.Errorf("after the refund: %+v", a)
 			}
 
-			db, err := store.OpenSQL(t.Context(), url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
+			db := storetest.SQL(t, url)
 			schemaIs := func(version int, dirty bool) {
 				t.Helper()
 				if err := db.DB().Exec("UPDATE schema_migrations SET version = ?, dirty = ?", version, dirty).Error; err != nil {

@@ -4,13 +4,23 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -178,7 +188,7 @@ func TestDrainQueued(t *testing.T) {
 	args := migrated(t, mariaDBAndRedis.flags(t))
 	first := startProcess(t, append([]string{"--strategy", "async"}, args...)...)
 	setStock(t, first.URL(), "q", 10)
-	release := lockRow(t, args, "q")
+	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	var ids []string
 	for range 3 {
 		answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
@@ -218,17 +228,102 @@ func TestDrainQueued(t *testing.T) {
 	}
 }
 
+// TestDrainQueued_Twice starts a second api drain, which sees that orders may be queued. Before
+// it takes over the stock, the first one ends and another strategy starts. Then the second one
+// must leave the stock to that.
+func TestDrainQueued_Twice(t *testing.T) {
+	t.Parallel()
+	redis := testenv.OwnRedis(t)
+	args := migrated(t, []string{"--db", testenv.SQLite(t), "--redis", redis.URL()})
+	first := serveHere(t, append([]string{"--strategy", "async"}, args...)...)
+	first.Interrupt()
+	first.Wait()
+	redis.Restart() // it saves nothing: a drain warns of that before it takes over the stock
+	var next *service
+	meanwhile := &onWarning{"has never seen the ledger", sync.OnceFunc(func() {
+		ran(t, 0, append([]string{"drain"}, args...), "0 orders were queued, none is left")
+		next = serveHere(t, append([]string{"--strategy", "lua"}, args...)...)
+		setStock(t, next.URL(), "q", 10)
+	})}
+	if err := run(t.Context(), append([]string{"drain"}, args...), nil, io.Discard, meanwhile); !errors.Is(err, stock.ErrRowChanged) {
+		t.Errorf("the second: %v", err)
+	}
+	if next == nil {
+		t.Fatal("no warning")
+	}
+	mustCall(t, 200, "GET", next.URL()+"/readyz", "")
+	mustCall(t, 201, "POST", next.URL()+"/orders", orderBody("u", "q", 1))
+}
+
+// TestAwaitDrained: a journal that does not answer may have orders, so the drain asks again. It
+// ends with an error if an instance that queues has taken over the stock meanwhile.
+func TestAwaitDrained(t *testing.T) {
+	t.Parallel()
+	log, parts := slog.New(slog.DiscardHandler), assembly.Parts{Strategy: assembly.Queueing(), Guard: true, Draining: true}
+	stores, err := assembly.OpenStores(t.Context(), parts, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stores.Close() })
+	start := func() *assembly.Instance {
+		i, err := assembly.Build(t.Context(), stores, parts, assembly.Options{TakeDeadline: time.Minute, Log: log, Metrics: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = i.Close() })
+		if err := i.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	draining := start()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	const give = 10 // failures up to which it is awaited that the drain ends
+	failures, most := 0, 3
+	stores.Redis.AddHook(faults.Around(func(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
+		if cmds[0].Name() != "multi" || failures == most { // the journal is measured in one MULTI
+			return run(ctx)
+		}
+		if failures++; failures == give {
+			cancel()
+		}
+		return errors.New("the journal does not answer")
+	}))
+	if err := awaitDrained(ctx, draining, 1, log); err != nil || failures != most {
+		t.Errorf("%d failures, %v", failures, err)
+	}
+	parts.Draining = false
+	start()
+	if err := draining.Reconciler.Ready(ctx); !errors.Is(err, stock.ErrSuperseded) {
+		t.Errorf("the stock was taken over: %v", err)
+	}
+	failures, most = 0, give
+	if err := awaitDrained(ctx, draining, 1, log); !errors.Is(err, stock.ErrSuperseded) {
+		t.Errorf("%d failures, %v", failures, err)
+	}
+}
+
+// onWarning is a log. It calls do before it returns from writing a line with the text.
+type onWarning struct {
+	text string
+	do   func()
+}
+
+func (w *onWarning) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), w.text) {
+		w.do()
+	}
+	return len(line), nil
+}
+
 // TestDrainQueued_NothingQueued drains while another strategy sells. The sale must go on.
 func TestDrainQueued_NothingQueued(t *testing.T) {
 	t.Parallel()
 	args := migrated(t, mariaDBAndRedis.flags(t))
 	api := serveHere(t, append([]string{"--strategy", "lua"}, args...)...)
 	setStock(t, api.URL(), "q", 10)
-	db, err := store.OpenSQL(t.Context(), args[slices.Index(args, "--db")+1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, args[slices.Index(args, "--db")+1])
 	owner := func() (generation int64, layout string) {
 		t.Helper()
 		if err := db.DB().Raw("SELECT generation, layout FROM ledger").Row().Scan(&generation, &layout); err != nil {
@@ -277,7 +372,7 @@ func TestDrainQueued_LostJournal(t *testing.T) {
 	args := migrated(t, []string{"--db", testenv.MariaDB(t), "--redis", redis.URL()})
 	first := startProcess(t, append([]string{"--strategy", "async"}, args...)...)
 	setStock(t, first.URL(), "q", 10)
-	release := lockRow(t, args, "q")
+	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
 	first.Kill()
 	redis.Restart() // this Redis saves nothing
@@ -300,7 +395,7 @@ func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 	args := append([]string{"--strategy", "async"}, migrated(t, mariaDBAndRedis.flags(t))...)
 	first, second := serveHere(t, args...), serveHere(t, args...)
 	setStock(t, first.URL(), "q", 10)
-	release := lockRow(t, args, "q")
+	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
 	id := decoded[placed](t, answer).ID
 	for _, i := range []*service{first, second} {
@@ -320,13 +415,6 @@ func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 			t.Errorf("the list lacks a committed order: %s", page)
 		}
 	}
-}
-
-// lockRow locks the stock row of the SKU in the database that --db names, so that no
-// order of the SKU is committed until release is called.
-func lockRow(t *testing.T, args []string, sku string) (release func()) {
-	t.Helper()
-	return hold(t, args[slices.Index(args, "--db")+1], "SELECT available FROM stock WHERE sku = '"+sku+"' FOR UPDATE")
 }
 
 // TestQueueWarning checks that the service warns at startup if Redis may lose queued orders, and

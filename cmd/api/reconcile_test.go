@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -25,11 +25,7 @@ func reconciled(t *testing.T, code int, flags []string, args ...string) string {
 func TestReconcileOnSilentDatabase(t *testing.T) {
 	t.Parallel()
 	flags := migrated(t, []string{"--db", testenv.Postgres(t), "--strategy", "merged"})
-	wire, over, err := faults.NewWire(flags[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer wire.Close()
+	wire, over := faults.NewWire(t, flags[1])
 	wire.Arm(faults.Fault{Kind: faults.Hung, Nth: 1, Times: faults.Always, After: "information_schema"})
 	c, err := parse([]string{"reconcile", "--db", over, "--strategy", "merged"}, nil, io.Discard)
 	if err != nil {
@@ -63,11 +59,7 @@ func TestReconcile(t *testing.T) {
 	}
 	mustCall(t, 201, "POST", one.URL()+"/orders", orderBody("u-1", "damaged", 1))
 
-	db, err := store.OpenSQL(t.Context(), flags[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, flags[1])
 	if err := db.DB().Exec("UPDATE stock SET available = available + 3 WHERE sku = 'damaged'").Error; err != nil {
 		t.Fatal(err)
 	}

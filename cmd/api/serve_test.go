@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -211,11 +212,7 @@ func TestRedisEmptied(t *testing.T) {
 	setStock(t, one.URL(), "hot", total)
 	c := rush(t.Context(), 16, "hot", one.URL(), two.URL())
 	c.waitForOrders(t, 100)
-	client, err := store.OpenRedis(t.Context(), redis.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := storetest.Redis(t, redis.URL())
 	if err := client.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -254,11 +251,7 @@ func TestSentinelFailover(t *testing.T) {
 	redis.Master.Stop()
 	sellsOn()
 	redis.Master.Cont()
-	master, err := store.OpenRedis(t.Context(), redis.Master.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer master.Close()
+	master := storetest.Redis(t, redis.Master.URL())
 	testenv.Await(t, "the old master is a replica", func() bool {
 		return strings.Contains(master.Info(t.Context(), "replication").Val(), "role:slave")
 	})
@@ -354,11 +347,7 @@ func TestDrain(t *testing.T) {
 func changed(t *testing.T, statement string) (dbURL string) {
 	t.Helper()
 	dbURL = testenv.SQLite(t)
-	db, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := storetest.SQL(t, dbURL)
 	if statement == "" {
 		return dbURL
 	}

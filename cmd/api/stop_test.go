@@ -56,8 +56,8 @@ func TestDrainDelay(t *testing.T) {
 		}
 		api.Interrupt()
 		defer time.AfterFunc(50*time.Second, api.Kill).Stop()
-		if code := api.Wait(); code != 1 {
-			t.Errorf("exit code %d", code)
+		if code := api.Wait(); code != 1 || !strings.Contains(api.Output(), "api: "+errSecondSignal.Error()) {
+			t.Errorf("exit code %d: %s", code, api.Output())
 		}
 	})
 }

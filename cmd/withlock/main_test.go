@@ -27,8 +27,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
-	"github.com/holdfast-stock/holdfast/internal/lock/zookeeper"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -172,25 +171,10 @@ func serversOf(t *testing.T, backend string) []string {
 	case "etcd":
 		return []string{"--etcd", testenv.Etcd(t)}
 	case "mysql":
-		return []string{"--db", migrated(t, testenv.Database{Name: "MariaDB", URL: testenv.MariaDB})}
+		return []string{"--db", storetest.MigratedURL(t, testenv.MariaDB(t))}
 	default:
-		return []string{"--db", migrated(t, testenv.Database{Name: "PostgreSQL", URL: testenv.Postgres})}
+		return []string{"--db", storetest.MigratedURL(t, testenv.Postgres(t))}
 	}
-}
-
-// migrated returns the URL of a migrated database.
-func migrated(t *testing.T, database testenv.Database) string {
-	t.Helper()
-	dbURL := database.URL(t)
-	ledger, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ledger.Close()
-	if err := ledger.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return dbURL
 }
 
 // forAll runs the test on every backend in a thorough run, and otherwise on some. Together, the
@@ -627,35 +611,6 @@ func TestOverdueBeforeTheCommand(t *testing.T) {
 	}
 }
 
-// TestCurator checks that a Java program with Curator's mutex waits for the command of withlock,
-// and that withlock waits for the Java program, which is killed.
-func TestCurator(t *testing.T) {
-	t.Parallel()
-	if !testenv.Thorough() {
-		t.Log("only in a thorough run: it starts a Java machine")
-		return
-	}
-	folder := t.TempDir()
-	letGo := makeGo(t, folder)
-	addr, name := testenv.ZooKeeper(t), "withlock/"+uuid.NewString()
-	flags := []string{"--lock", "zookeeper", "--zookeeper", addr, "--name", name}
-	java := testenv.Curator(t, addr, zookeeper.Root+"/"+name, 6*time.Second)
-	first := start(t, folder, with(flags, shell("echo > first; "+awaitGo)...)...)
-	awaitFile(t, filepath.Join(folder, "first"))
-	java.Ready().Send("acquire")
-	java.ExpectNothing(300 * time.Millisecond)
-	letGo()
-	java.Expect("acquired")
-	first.mustExit(0)
-	second := start(t, folder, with(flags, shell("echo > second")...)...)
-	testenv.Await(t, "withlock connects to its servers", func() bool { return hasSocket(second.cmd.Process.Pid) })
-	start(t, folder, with(flags, "--wait", "200ms", "--", "true")...).mustExit(exitNotAcquired)
-	mustNotExist(t, filepath.Join(folder, "second"))
-	java.Kill()
-	second.mustExit(0)
-	awaitFile(t, filepath.Join(folder, "second"))
-}
-
 // TestOpenFiles checks that the command inherits the open files of withlock, and no other.
 func TestOpenFiles(t *testing.T) {
 	t.Parallel()
@@ -703,7 +658,7 @@ func TestReplacedProgram(t *testing.T) {
 // server without a timeout.
 func TestConnectionOfTheGuard(t *testing.T) {
 	t.Parallel()
-	dbURL := migrated(t, testenv.Database{Name: "PostgreSQL", URL: testenv.Postgres})
+	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))
 	_, slot := acquireHere(t, []string{"--lock", "postgres", "--db", dbURL, "--name", "guarded"})
 	g, err := startGuard(time.Second, slot)
 	if err != nil {
@@ -782,13 +737,9 @@ func TestLostBeforeTheCommand(t *testing.T) {
 // because the guard cannot keep that connection.
 func TestLostConnectionBeforeTheCommand(t *testing.T) {
 	t.Parallel()
-	dbURL := migrated(t, testenv.Database{Name: "PostgreSQL", URL: testenv.Postgres})
+	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))
 	c, slot := acquireHere(t, []string{"--lock", "postgres", "--db", dbURL, "--name", "lost"})
-	admin, err := store.OpenSessions(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close()
+	admin := storetest.Sessions(t, dbURL)
 	if _, err := admin.ExecContext(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"); err != nil {
 		t.Fatal(err)
 	}

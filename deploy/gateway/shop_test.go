@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -65,8 +65,10 @@ const beatTimeout = 5 * time.Second
 // machine does not look like a failure.
 const patience = 15 * time.Second
 
-// shop is two instances on the same stores, and a gateway in front of them.
+// shop is two instances on the same stores, and a gateway in front of them. Its methods
+// end the test if they fail, unless they return an error.
 type shop struct {
+	t         testenv.T
 	url       string // URL of the gateway
 	instances []*testenv.APIServer
 	redis     redis.UniversalClient
@@ -145,13 +147,13 @@ type plan struct {
 	redis        string // URL; empty: the shared Redis
 	db           string // URL; empty: a new database on the shared server
 	args         []string
-	ttl          time.Duration       // lifetime of cached counts; 0: soldOutTTL
-	fakeLedger   bool                // the test writes the gateway's keys in Redis, because no service uses its ledger ID
-	edit         func(string) string // changes gateway.lua or nginx.conf
-	files        map[string]string   // further files in nginx's folder
-	environment  []string            // variables of the gateway; they override the defaults
-	redisTimeout time.Duration       // how long the gateway waits for Redis; 0: patience
-	beatTimeout  time.Duration       // how long BEAT may stay the same; 0: an hour
+	ttl          time.Duration     // lifetime of cached counts; 0: soldOutTTL
+	fakeLedger   bool              // the test writes the gateway's keys in Redis, because no service uses its ledger ID
+	files        map[string]string // further files in nginx's folder
+	environment  []string          // variables of the gateway; they override the defaults
+	redisTimeout time.Duration     // how long the gateway waits for Redis; 0: patience
+	redisPause   time.Duration     // how long the gateway does not ask a Redis that has failed; 0: as in gateway.lua
+	beatTimeout  time.Duration     // how long BEAT may stay the same; 0: an hour
 }
 
 // start starts the instances of the plan.
@@ -163,12 +165,9 @@ func start(t testenv.T, p plan) *pair {
 	if p.db == "" {
 		p.db = testenv.MariaDB(t)
 	}
-	ctx, on := context.Background(), &pair{}
-	sql, err := store.OpenSQL(ctx, p.db)
-	check(t, err)
-	defer sql.Close()
-	check(t, sql.MigrateUp(ctx))
-	on.ledger, err = sql.LedgerID(ctx)
+	on := &pair{}
+	var err error
+	on.ledger, err = storetest.Migrated(t, p.db).LedgerID(context.Background())
 	check(t, err)
 	for range 2 {
 		on.instances = append(on.instances, testenv.API(t, append([]string{"--db", p.db, "--redis", p.redis}, p.args...)...))
@@ -193,7 +192,7 @@ func build(t testenv.T, p plan) *shop {
 	if p.on == nil && p.files["instances.conf"] == "" {
 		p.on = start(t, p)
 	}
-	s := &shop{ttl: cmp.Or(p.ttl, soldOutTTL), ledger: uuid.New()}
+	s := &shop{t: t, ttl: cmp.Or(p.ttl, soldOutTTL), ledger: uuid.New()}
 	servers := ""
 	if p.on != nil {
 		s.instances = p.on.instances
@@ -204,39 +203,37 @@ func build(t testenv.T, p plan) *shop {
 	for _, api := range s.instances {
 		servers += "server " + strings.TrimPrefix(api.URL(), "http://") + ";\n"
 	}
-	var err error
-	s.redis, err = store.OpenRedis(context.Background(), p.redis)
-	check(t, err)
-	t.Cleanup(func() { s.redis.Close() })
+	s.redis = storetest.Redis(t, p.redis)
 	s.redisAddr = regexp.MustCompile(`[0-9.]+:\d+`).FindString(p.redis)
 	if i := slices.Index(p.args, "--segments"); i >= 0 {
+		var err error
 		s.segments, err = strconv.Atoi(p.args[i+1])
 		check(t, err)
 	}
 	if p.fakeLedger {
-		check(t, s.seed())
+		s.seed()
 	}
 
 	patient := strings.NewReplacer(
 		"REDIS_TIMEOUT = 100", fmt.Sprintf("REDIS_TIMEOUT = %d", cmp.Or(p.redisTimeout, patience).Milliseconds()),
+		"REDIS_PAUSE = 0.2", fmt.Sprintf("REDIS_PAUSE = %v", cmp.Or(p.redisPause, 200*time.Millisecond).Seconds()),
 		"BEAT_TIMEOUT = 5", fmt.Sprintf("BEAT_TIMEOUT = %v", cmp.Or(p.beatTimeout, time.Hour).Seconds()),
 	).Replace(script)
 	// Bounds of the wait for the instances' strategy.
 	patientConf := strings.ReplaceAll(configuration, "500ms;", patience.String()+";")
 	files := map[string]string{"instances.conf": servers, "gateway.lua": patient, "nginx.conf": patientConf}
 	maps.Copy(files, p.files)
-	if p.edit != nil {
-		files["gateway.lua"], files["nginx.conf"] = p.edit(patient), p.edit(patientConf)
-		if files["gateway.lua"] == patient && files["nginx.conf"] == patientConf {
-			t.Fatalf("the edit changes nothing")
-		}
-	}
 	s.gateway = testenv.OwnNginx(t, files, append([]string{
 		"HOLDFAST_LEDGER_ID=" + s.ledger.String(),
 		"HOLDFAST_GATEWAY_REDIS=" + s.redisAddr,
 		fmt.Sprintf("HOLDFAST_GATEWAY_SOLD_OUT_MS=%d", s.ttl.Milliseconds()),
 	}, p.environment...)...)
 	s.url = s.gateway.URL()
+	t.Cleanup(func() {
+		if test, ok := t.(interface{ Failed() bool }); ok && test.Failed() {
+			t.Logf("the gateway:\n%s", s.gateway.Output())
+		}
+	})
 	return s
 }
 
@@ -246,34 +243,33 @@ func (s *shop) generationKey() string {
 }
 
 // seed writes generation 3 of a fake ledger, as the service would.
-func (s *shop) seed() error { return s.setGeneration(fmt.Sprintf("3 %d", s.segments)) }
+func (s *shop) seed() { s.setGeneration(fmt.Sprintf("3 %d", s.segments)) }
 
 // setGeneration writes the generation and segments of a fake ledger, with the next
 // BEAT.
-func (s *shop) setGeneration(text string) error {
+func (s *shop) setGeneration(text string) {
+	s.t.Helper()
 	s.beat++
-	return s.redis.Set(context.Background(), s.generationKey(), fmt.Sprintf("%s %d", text, s.beat), 0).Err()
+	check(s.t, s.redis.Set(context.Background(), s.generationKey(), fmt.Sprintf("%s %d", text, s.beat), 0).Err())
 }
 
 // generation reads the current generation.
-func (s *shop) generation() (int, error) {
+func (s *shop) generation() int {
+	s.t.Helper()
 	text, err := s.redis.Get(context.Background(), s.generationKey()).Result()
-	if err != nil {
-		return 0, err
-	}
+	check(s.t, err)
 	number, _, _ := strings.Cut(text, " ")
-	return strconv.Atoi(number)
+	n, err := strconv.Atoi(number)
+	check(s.t, err)
+	return n
 }
 
 // count writes a count without units in flight, as the gate would. Its epoch is the n-th of the
 // generation that is ahead generations after the current one.
-func (s *shop) count(sku string, ahead, n, available int) error {
-	generation, err := s.generation()
-	if err != nil {
-		return err
-	}
-	epoch := (generation+ahead)<<28 + n
-	return s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, available)).Err()
+func (s *shop) count(sku string, ahead, n, available int) {
+	s.t.Helper()
+	epoch := (s.generation()+ahead)<<28 + n
+	check(s.t, s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, available)).Err())
 }
 
 var client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
@@ -321,29 +317,40 @@ func order(lines ...any) string {
 	return `{"buyer_id":"u-1","lines":[` + b.String() + `]}`
 }
 
-// ask places an order through the gateway and reports whether an instance answered it. The gateway
-// marks its own answers. The scenarios soldOut and metrics also count the orders that reach the
-// instances.
-func (s *shop) ask(body string, headers ...string) (a answer, passed bool, err error) {
-	a, err = call("POST", s.url+"/orders", body, headers...)
-	return a, a.header.Get("Proxy-Status") == "", err
+// call sends a request that must be answered.
+func (s *shop) call(method, url, body string, headers ...string) answer {
+	s.t.Helper()
+	a, err := call(method, url, body, headers...)
+	check(s.t, err)
+	return a
 }
 
+// place places an order through the gateway.
+func (s *shop) place(body string, headers ...string) answer {
+	s.t.Helper()
+	return s.call("POST", s.url+"/orders", body, headers...)
+}
+
+// passed reports whether an instance gave the answer: the gateway marks answers of its own.
+// The scenarios soldOut and metrics count what reaches the instances.
+func (a answer) passed() bool { return a.header.Get("Proxy-Status") == "" }
+
 // series returns the gateway's counters by name and labels.
-func (s *shop) series() (map[string]int, error) {
-	a, err := call("GET", s.url+"/gateway/metrics", "")
-	if err != nil || a.status != 200 {
-		return nil, fmt.Errorf("%w: reading the metrics: %v, %w", errWrong, a, err)
+func (s *shop) series() map[string]int {
+	s.t.Helper()
+	a := s.call("GET", s.url+"/gateway/metrics", "")
+	if a.status != 200 {
+		s.t.Fatalf("reading the metrics: %v", a)
 	}
 	found := make(map[string]int)
 	for line := range strings.Lines(a.body) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok && line[0] != '#' {
-			if found[name+"}"], err = strconv.Atoi(value); err != nil {
-				return nil, err
-			}
+			n, err := strconv.Atoi(value)
+			check(s.t, err)
+			found[name+"}"] = n
 		}
 	}
-	return found, nil
+	return found
 }
 
 // ordersMetric selects only the counts of orders, because an instance has thousands of metrics.
@@ -351,95 +358,87 @@ const ordersMetric = "/metrics?name[]=holdfast_orders_total"
 
 // placed returns the number of orders that reached the instances, whatever their
 // result.
-func (s *shop) placed() (sum float64, err error) {
+func (s *shop) placed() (sum float64) {
+	s.t.Helper()
 	for _, api := range s.instances {
-		metrics, err := call("GET", api.URL()+ordersMetric, "", "Accept-Encoding", "identity")
-		if err != nil {
-			return 0, err
-		}
+		metrics := s.call("GET", api.URL()+ordersMetric, "", "Accept-Encoding", "identity")
 		for line := range strings.Lines(metrics.body) {
 			if !strings.HasPrefix(line, "holdfast_orders_total{") {
 				continue
 			}
 			_, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
 			n, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return 0, err
-			}
+			check(s.t, err)
 			sum += n
 		}
 	}
-	return sum, nil
+	return sum
 }
 
 // setStock sets the total of a SKU directly at an instance, because the gateway refuses the call.
-func (s *shop) setStock(sku string, total int) error {
-	a, err := call("PUT", s.instances[0].URL()+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
-	if err == nil && a.status != 200 && a.status != 201 {
-		err = fmt.Errorf("setting the stock of %s to %d: %v", sku, total, a)
+func (s *shop) setStock(sku string, total int) {
+	s.t.Helper()
+	a := s.call("PUT", s.instances[0].URL()+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
+	if a.status != 200 && a.status != 201 {
+		s.t.Fatalf("setting the stock of %s to %d: %v", sku, total, a)
 	}
-	return err
 }
 
 // sell adds units, sells them all in one order unless another scenario has, and waits until the SKU
 // is at rest.
-func (s *shop) sell(sku string, total int) error {
-	if err := s.setStock(sku, total); err != nil {
-		return err
+func (s *shop) sell(sku string, total int) {
+	s.t.Helper()
+	s.setStock(sku, total)
+	if a := s.call("POST", s.instances[0].URL()+"/orders", order(total, sku)); a.status != 201 && a.status != 409 {
+		s.t.Fatalf("selling %d of %s: %v", total, sku, a)
 	}
-	a, err := call("POST", s.instances[0].URL()+"/orders", order(total, sku))
-	if err != nil || a.status != 201 && a.status != 409 {
-		return fmt.Errorf("selling %d of %s: %v, %w", total, sku, a, err)
-	}
-	return s.rest(sku)
+	s.rest(sku)
 }
 
 // rest waits until no unit of the SKU is in flight and the gateway's cache of it has
 // expired.
-func (s *shop) rest(sku string) error {
-	err := testenv.Poll(testenv.Patience, func() error {
+func (s *shop) rest(sku string) {
+	s.t.Helper()
+	testenv.AwaitSuccess(s.t, sku+" is at rest", func() error {
 		a, err := call("GET", s.instances[0].URL()+"/stock/"+sku+"/audit", "")
 		if err == nil && (!strings.Contains(a.body, `"gate_in_flight":0,`) || !strings.Contains(a.body, `"drift":0`)) {
-			err = fmt.Errorf("%s is not at rest: %v", sku, a)
+			err = fmt.Errorf("the audit is %v", a)
 		}
 		return err
 	})
 	s.expireCache()
-	return err
 }
 
 // expireCache waits until every count that the gateway has cached has expired. A test
 // cannot observe that nginx drops an entry, so this must be a sleep.
 func (s *shop) expireCache() { time.Sleep(s.ttl + 50*time.Millisecond) }
 
-// errWrong means that the gateway breaks one of its rules.
-var errWrong = errors.New("wrong")
-
 // expect places an order and checks the status of its answer, and whether it reached
 // an instance.
-func (s *shop) expect(status int, passed bool, body string, headers ...string) error {
-	a, got, err := s.ask(body, headers...)
-	if err != nil {
-		return err
-	}
-	if a.status != status || got != passed {
-		return fmt.Errorf("%w: %.200s %v: %v, reached an instance: %v; want %d, %v", errWrong, body, headers, a, got, status, passed)
-	}
-	return nil
+func (s *shop) expect(status int, passed bool, body string, headers ...string) {
+	s.t.Helper()
+	check(s.t, s.answers(status, passed, body, headers...))
 }
 
-// steps runs functions in order until one fails.
-func steps(all ...func() error) error {
-	for n, step := range all {
-		if err := step(); err != nil {
-			return fmt.Errorf("step %d: %w", n+1, err)
-		}
+// answers is expect for a condition that a test waits for.
+func (s *shop) answers(status int, passed bool, body string, headers ...string) error {
+	a, err := call("POST", s.url+"/orders", body, headers...)
+	if err == nil && (a.status != status || a.passed() != passed) {
+		err = fmt.Errorf("%.200s %v: %v, reached an instance: %v; want %d, %v", body, headers, a, a.passed(), status, passed)
 	}
-	return nil
+	return err
 }
 
-// same compares two answers, except headers that differ between any two answers.
-func same(a, b answer) error {
+// awaitAnswer waits until an order is answered as expect says.
+func (s *shop) awaitAnswer(status int, passed bool, body string) {
+	s.t.Helper()
+	testenv.AwaitSuccess(s.t, "the answer changes", func() error { return s.answers(status, passed, body) })
+}
+
+// same checks that two answers to a request are the same, except headers that differ between
+// any two answers.
+func (s *shop) same(request string, a, b answer) {
+	s.t.Helper()
 	var diff bytes.Buffer
 	if a.status != b.status || a.body != b.body {
 		fmt.Fprintf(&diff, "%v instead of %v; ", a, b)
@@ -459,9 +458,8 @@ func same(a, b answer) error {
 		}
 	}
 	if diff.Len() > 0 {
-		return fmt.Errorf("%w: %s", errWrong, diff.String())
+		s.t.Fatalf("%.100s: %s", request, diff.String())
 	}
-	return nil
 }
 
 // file writes a temporary file and returns its path.

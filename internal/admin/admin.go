@@ -139,7 +139,7 @@ func (a *Admin) setRow(ctx context.Context, set stock.Setting) (row ledger.Stock
 		}
 		retry.Wait(ctx, try)
 	}
-	return row, false, fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	return row, false, stock.Busy(err)
 }
 
 // fillNew fills the gate with a new SKU. If that fails, the first take requests the fill.
@@ -193,7 +193,7 @@ func (a *Admin) adminError(err error) error {
 		errors.Is(err, stock.ErrBusy), errors.Is(err, stock.ErrSuperseded):
 		return err
 	case stock.NothingTaken(err):
-		return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+		return stock.Busy(err)
 	default:
 		return fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 	}

@@ -50,7 +50,7 @@ var timed = map[string]string{
 }
 
 // support lists the packages, apart from tests, that hold test code.
-var support = []string{"internal/testenv", "internal/testenv/...", "internal/faults", "internal/lock/locktest", "internal/stock/gatetest", "internal/ledger/cutter/cuttertest"}
+var support = []string{"internal/testenv", "internal/testenv/...", "internal/faults", "internal/store/storetest", "internal/lock/locktest", "internal/stock/gatetest", "internal/ledger/cutter/cuttertest"}
 
 // inBubble is the mark on a line with a sleep that runs in a bubble, where the rules cannot detect
 // that.

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -50,7 +51,7 @@ func each(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	t.Run("Redis", func(t *testing.T) {
 		t.Parallel()
-		test(t, newRig(t, connect(t, testenv.Redis(t))))
+		test(t, newRig(t, storetest.Redis(t, testenv.Redis(t))))
 	})
 	t.Run("InProcess", func(t *testing.T) {
 		t.Parallel()
@@ -61,16 +62,6 @@ func each(t *testing.T, test func(t *testing.T, r *rig)) {
 		t.Cleanup(func() { _ = server.Close() })
 		test(t, newRig(t, server.Client()))
 	})
-}
-
-func connect(t *testing.T, url string) redis.UniversalClient {
-	t.Helper()
-	client, err := store.OpenRedis(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	return client
 }
 
 func newRig(t *testing.T, client redis.UniversalClient) *rig {
@@ -483,7 +474,7 @@ func TestStopFinishesWhatWasRead(t *testing.T) {
 func TestFullJournal(t *testing.T) {
 	t.Parallel()
 	const limit, steps = 100_000, 20
-	r := newRig(t, connect(t, testenv.Redis(t)))
+	r := newRig(t, storetest.Redis(t, testenv.Redis(t)))
 	// A consumer that dies before it trims leaves entries without an order. The stream is filled in
 	// steps, because other tests use the server too.
 	for range steps {
@@ -515,7 +506,7 @@ func TestFullJournal(t *testing.T) {
 // TestOldRedis checks that no order can be queued on a Redis without XAUTOCLAIM.
 func TestOldRedis(t *testing.T) {
 	t.Parallel()
-	r := &rig{client: connect(t, testenv.OwnRedis(t, "--rename-command", "XAUTOCLAIM", "").URL()), ledgerID: uuid.New()}
+	r := &rig{client: storetest.Redis(t, testenv.OwnRedis(t, "--rename-command", "XAUTOCLAIM", "").URL()), ledgerID: uuid.New()}
 	r.counter = gate.NewCounter(r.client, r.ledgerID, gate.Layout{})
 	r.gate = gate.NewScript(r.counter)
 	defer r.gate.Close()

@@ -1,6 +1,7 @@
 package async
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -178,6 +179,7 @@ type shaky struct {
 	calls     map[string][]time.Time
 	delivered time.Time
 	ended     int
+	log       bytes.Buffer // of the consumer
 }
 
 func (s *shaky) called(call string) error {
@@ -256,7 +258,7 @@ func (s *shaky) Leave(context.Context, string) error { return s.called("Leave") 
 
 func (s *shaky) consumer() *Consumer {
 	s.calls, s.take = make(map[string][]time.Time), stock.Take{Deduction: oneUnit()}
-	return NewConsumer(s, s, s, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
+	return NewConsumer(s, s, s, ignore, slog.New(slog.NewTextHandler(&s.log, nil)), prometheus.NewRegistry(), nil)
 }
 
 // failFirst makes the first n calls with a name fail.
@@ -269,11 +271,15 @@ func failFirst(name string, n int, err error) func(string, int) error {
 	}
 }
 
-// TestFailingCalls makes calls of a consumer fail. The consumer must continue with pauses, and
-// leave unfinished orders to other consumers for a while. The order must end once.
+// TestFailingCalls has calls of a consumer fail. It logs each failure, goes on with pauses,
+// leaves what it cannot finish to others for a while, and the order ends once.
 func TestFailingCalls(t *testing.T) {
 	t.Parallel()
-	for _, call := range []string{"Usable", "Claim", "Read", "Finish", "Backlog", "Redeliver", "Leave"} {
+	for call, says := range map[string]string{
+		"Usable": "reading queued orders failed", "Claim": "reading queued orders failed", "Read": "reading queued orders failed",
+		"Finish": "removing orders from the journal failed", "Backlog": "measuring the journal failed",
+		"Redeliver": "looking for queued orders without a place failed", "Leave": "removing consumers from the journal failed",
+	} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -283,6 +289,9 @@ func TestFailingCalls(t *testing.T) {
 				s.consumer().Run(ctx)
 				if s.ended != 1 {
 					t.Errorf("the order has ended %d times", s.ended)
+				}
+				if logged, want := strings.Count(s.log.String(), says), min(3, len(s.calls[call])); logged != want || strings.Count(s.log.String(), "\n") != want {
+					t.Errorf("%d lines say %q, want %d, and no others: %s", logged, says, want, &s.log)
 				}
 				if slices.Contains([]string{"Backlog", "Redeliver", "Leave"}, call) {
 					return // these calls do not delay the end of the order

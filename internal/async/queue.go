@@ -3,7 +3,6 @@ package async
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -36,7 +35,7 @@ func NewQueue(j Journal, l Ledger, r Reconciler, strategy string, t *tracing.Tra
 func (q *Queue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	now, err := q.ledger.Now()
 	if err != nil {
-		return stock.Take{}, fmt.Errorf("%w: %w", stock.ErrBusy, err)
+		return stock.Take{}, stock.Busy(err)
 	}
 	d.Trace = q.tracer.Parent(ctx)
 	return q.journal.Queue(ctx, d, now)

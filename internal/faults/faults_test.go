@@ -65,11 +65,7 @@ func open(t *testing.T, driverName, source string) *sql.DB {
 // source returns the driver and the data source name of a URL.
 func overWire(t *testing.T, url string, source func(url string) (driverName, source string)) (faulty, healthy *sql.DB, i *Injector) {
 	t.Helper()
-	w, wireURL, err := NewWire(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.Close)
+	w, wireURL := NewWire(t, url)
 	driverName, direct := source(url)
 	_, wired := source(wireURL)
 	return open(t, driverName, wired), open(t, driverName, direct), w.Injector

@@ -7,32 +7,31 @@ import (
 	"net"
 	"strconv"
 	"strings"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// Info forwards connections to a Redis, and changes the section server of its INFO answers, so that
-// the Redis looks like another engine. It does not support TLS.
+// Info is a proxy in front of a Redis that changes what INFO says in its section server, so
+// that the Redis looks like another engine. It does not support TLS.
 type Info struct {
-	proxy
+	testenv.Proxy
 	fields map[string]string
 }
 
-// NewInfo returns a server in front of the Redis of the URL, and its URL. fields replace fields of
-// the section server. An empty value removes the field.
-func NewInfo(redisURL string, fields map[string]string) (i *Info, infoURL string, err error) {
-	i = &Info{fields: fields}
-	infoURL, err = i.listen(redisURL, i.forward)
-	return i, infoURL, err
+// NewInfo starts a server in front of the Redis of the URL for this test, and returns its URL.
+// fields replace those of the section server; one that is empty is removed.
+func NewInfo(t testenv.T, redisURL string, fields map[string]string) (infoURL string) {
+	t.Helper()
+	i := &Info{fields: fields}
+	i.Start(t, redisURL, i.forward)
+	return i.Through(redisURL)
 }
 
-func (i *Info) forward(client net.Conn) {
-	server, err := i.dial()
-	if err != nil {
-		return
-	}
-	i.done.Go(func() {
-		defer i.hangUp(server)
+func (i *Info) forward(client, server net.Conn) {
+	go func() { // it ends with the connections
+		defer server.Close()
 		_, _ = io.Copy(server, client)
-	})
+	}()
 	_ = i.answers(client, bufio.NewReader(server))
 }
 

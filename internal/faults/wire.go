@@ -8,7 +8,10 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // Wire forwards the connections of clients to a MySQL, MariaDB or PostgreSQL
@@ -17,8 +20,11 @@ import (
 // support TLS.
 type Wire struct {
 	*Injector
-	proxy
+	testenv.Proxy
 	newProtocol func() protocol
+
+	mu   sync.Mutex
+	hold *Hold // of the next statement that contains its text; may be nil
 }
 
 // protocol parses the requests of one connection's client.
@@ -40,52 +46,90 @@ type request struct {
 	statement bool // false for the handshake, settings and similar requests, which get no faults
 }
 
-// NewWire returns a wire to the database of the URL, and the URL of the database
-// through the wire.
-func NewWire(dbURL string) (w *Wire, wireURL string, err error) {
+// NewWire starts a wire to the database of the URL for this test, and returns the URL of the
+// database through it.
+func NewWire(t testenv.T, dbURL string) (w *Wire, wireURL string) {
+	t.Helper()
 	w = &Wire{Injector: &Injector{}, newProtocol: func() protocol { return postgresProtocol{make(map[string]string)} }}
 	if strings.HasPrefix(dbURL, "mysql:") {
 		w.newProtocol = func() protocol { return mysqlProtocol{} }
 	}
-	wireURL, err = w.listen(dbURL, w.forward)
-	return w, wireURL, err
+	w.Start(t, dbURL, w.forward)
+	return w, w.Through(dbURL)
 }
 
-// Close closes all connections and waits until the wire has stopped.
-func (w *Wire) Close() {
-	w.proxy.Close()
-	w.late.Wait()
+// Hold is a statement that a wire holds back, until the test says what becomes of it. Its
+// client gets no answer.
+type Hold struct {
+	Arrived chan struct{} // closed when the statement has arrived at the wire
+	Text    string        // of the statement; read it after that
+	Done    chan struct{} // closed when the server has run the statement and closed the connection
+
+	only   string
+	client net.Conn
+	send   chan bool
+}
+
+// Hold holds back the next statement that contains the text.
+func (w *Wire) Hold(only string) *Hold {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hold = &Hold{Arrived: make(chan struct{}), Done: make(chan struct{}), only: only, send: make(chan bool, 1)}
+	return w.hold
+}
+
+// Cut closes the connection of the client. The statement must have arrived.
+func (h *Hold) Cut() { h.client.Close() }
+
+// Deliver sends the statement to the server, as the last one of its session.
+func (h *Hold) Deliver() { h.send <- true }
+
+// Drop closes the connection to the server without the statement.
+func (h *Hold) Drop() { h.send <- false }
+
+// held returns the hold for the statement, or nil.
+func (w *Wire) held(r request) *Hold {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := w.hold
+	if h == nil || !r.statement || !strings.Contains(r.text, h.only) {
+		return nil
+	}
+	w.hold = nil
+	return h
 }
 
 // forward connects the client to the server until one of them closes the
 // connection or a fault breaks it.
-func (w *Wire) forward(client net.Conn) {
+func (w *Wire) forward(client, server net.Conn) {
 	if w.isGone() {
 		return
 	}
-	server, err := w.dial()
-	if err != nil {
-		return
-	}
 	s := &session{
-		injector: w.Injector, protocol: w.newProtocol(), client: client, server: server,
+		wire: w, protocol: w.newProtocol(), client: client, server: server,
 		requests: bufio.NewReader(client), ended: make(chan struct{}),
 	}
-	w.done.Go(s.forwardAnswers)
+	go s.forwardAnswers()
+	defer func() {
+		server.Close()
+		<-s.ended
+	}()
 	late := s.forwardRequests()
 	if late == nil {
-		w.hangUp(server)
 		return
 	}
+	client.Close()
+	ran := make(chan struct{})
 	w.later(func() {
-		defer w.hangUp(server)
+		defer close(ran)
 		s.sendLast(late)
 	})
+	<-ran
 }
 
 // session is one client's connection to the server.
 type session struct {
-	injector       *Injector
+	wire           *Wire
 	protocol       protocol
 	client, server net.Conn
 	requests       *bufio.Reader // from the client
@@ -120,9 +164,13 @@ func (s *session) forwardRequests() (late []byte) {
 		if err != nil {
 			return nil
 		}
+		if h := s.wire.held(r); h != nil {
+			s.hold(h, r)
+			return nil
+		}
 		kind := None
 		if r.statement {
-			kind = s.injector.next(r.text)
+			kind = s.wire.next(r.text)
 		}
 		send := r.bytes
 		switch kind {
@@ -155,6 +203,21 @@ func (s *session) forwardRequests() (late []byte) {
 func (s *session) sendLast(statement []byte) {
 	if _, err := s.server.Write(slices.Concat(statement, s.protocol.quit())); err == nil {
 		<-s.ended
+	}
+}
+
+// hold holds the statement back until the test decides, or the connection to the server ends.
+func (s *session) hold(h *Hold, r request) {
+	s.unanswered.Store(true)
+	h.Text, h.client = r.text, s.client
+	close(h.Arrived)
+	select {
+	case send := <-h.send:
+		if send {
+			s.sendLast(r.bytes)
+			close(h.Done)
+		}
+	case <-s.ended:
 	}
 }
 

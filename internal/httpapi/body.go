@@ -244,10 +244,16 @@ func readAll(r *http.Request) ([]byte, error) {
 	return data, err
 }
 
+// errNoBody: there must be a body.
+var errNoBody = errors.New("the body is empty")
+
 // BindBody implements binding.BindingBody.
 func (s strictJSON) BindBody(data []byte, body any) error {
-	if _, empty := body.(*emptyBody); empty && len(data) == 0 {
-		return nil
+	if len(data) == 0 {
+		if _, may := body.(*emptyBody); may {
+			return nil
+		}
+		return errNoBody
 	}
 	err := json.Unmarshal(data, body, json.RejectUnknownMembers(true))
 	if err == nil && jsontext.Value(data).Kind() != jsontext.KindBeginObject { // null
@@ -284,6 +290,9 @@ func bodyProblem(err error) (p problem, detail string, bad []fieldError) {
 			bad = append(bad, fieldError{field, ruleDetails[f.Tag()]})
 		}
 		return invalid, invalidDetail, bad
+	}
+	if errors.Is(err, errNoBody) {
+		return malformed, "The body is empty: it must be exactly one JSON value.", nil
 	}
 	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		if errors.Is(syntax, jsontext.ErrDuplicateName) {

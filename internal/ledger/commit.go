@@ -143,7 +143,7 @@ func answer(rs []*recording, decisions []cutter.Decision, err error) {
 		}
 		reason := decisions[i].Reason()
 		if err != nil && (errors.Is(reason, stock.ErrSoldOut) || errors.Is(reason, stock.ErrBuyerLimit)) {
-			reason = fmt.Errorf("%w: %w", stock.ErrBusy, err)
+			reason = stock.Busy(err)
 		}
 		r.answer(order.Refused(reason))
 	}

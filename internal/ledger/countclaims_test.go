@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -469,7 +470,7 @@ func TestCountClaims_UnreadClaims(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
 		lay(t, d.open(t, cutter.Merged()), "hot", 1_000_000)
-		db, errRead := openSQL(t, d.url), errors.New("not read")
+		db, errRead := storetest.SQL(t, d.url), errors.New("not read")
 		l := openOn(t, db.Ledger(), cutter.Merged())
 		mustRecord(t, l, "hot")
 		before := (&sale{database: d}).limit(t, l, 10)

@@ -11,13 +11,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // execAll runs the statements.
 func execAll(t *testing.T, url string, statements ...string) {
 	t.Helper()
-	sql := openSQL(t, url)
+	sql := storetest.SQL(t, url)
 	for _, s := range statements {
 		if _, err := sql.Pool().ExecContext(t.Context(), s); err != nil {
 			t.Fatalf("%s: %v", s, err)
@@ -31,9 +32,7 @@ func execAll(t *testing.T, url string, statements ...string) {
 func asCockroachDB(t testenv.T) string {
 	test := t.(*testing.T)
 	url := testenv.OwnPostgres(t, "-c", "allow_system_table_mods=on").URL()
-	if err := openSQL(test, url).MigrateUp(test.Context()); err != nil {
-		test.Fatal(err)
-	}
+	storetest.MigratedURL(t, url)
 	execAll(test, url,
 		"CREATE FUNCTION version() RETURNS text LANGUAGE sql AS $$ SELECT 'CockroachDB CCL v25.4.1 (x86_64-pc-linux-gnu, built 2026/01/01 00:00:00, go1.25)' $$",
 		"ALTER FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, text) RENAME TO emits_nothing",
@@ -165,10 +164,7 @@ func TestConflictAtCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Postgres(t)
-			d := &database{url, openSQL(t, url)}
-			if err := d.sql.MigrateUp(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			d := &database{url, storetest.Migrated(t, url)}
 			l, sku := d.open(t, cutter.Merged()), fresh("sku")
 			lay(t, l, sku, 5)
 			execAll(t, url, "CREATE SEQUENCE commits",

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -189,7 +190,7 @@ func TestExpire_OthersWin(t *testing.T) {
 		lay(t, l, sku, 10)
 		paid, cancelled, left := place(t, l, sku), place(t, l, sku), place(t, l, sku)
 		d.makeDue(t, paid, cancelled, left)
-		slow := openSQL(t, d.url)
+		slow := storetest.SQL(t, d.url)
 		reads := 0
 		err := slow.DB().Callback().Row().Before("gorm:row").Register("change first", func(db *gorm.DB) {
 			if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, take_id") {
@@ -291,7 +292,7 @@ const theJob = "SELECT name FROM jobs WHERE name = 'expiry'"
 // row. It checks that the batch holds its job when it locks orders.
 func (d *database) waitingBatch(t *testing.T, job Job) <-chan error {
 	t.Helper()
-	slow := openSQL(t, d.url)
+	slow := storetest.SQL(t, d.url)
 	err := slow.DB().Callback().Row().Before("gorm:row").Register("watch", func(db *gorm.DB) {
 		if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, status") && !d.isLocked(t, theJob) {
 			t.Error("the batch locks orders without its job")
@@ -321,7 +322,7 @@ func TestExpire_WaitsForOneRow(t *testing.T) {
 		o := place(t, l, locked)
 		d.makeDue(t, o, place(t, l, free))
 		j := claim(t, l, "expiry", "holder")
-		unlock := d.lockRowOf(t, locked)
+		unlock := storetest.LockRow(t, d.url, locked)
 		defer unlock()
 		done := d.waitingBatch(t, j)
 		for what, held := range map[string]bool{
@@ -351,7 +352,7 @@ func TestExpire_LostWhileWaiting(t *testing.T) {
 		lay(t, l, sku, 10)
 		d.makeDue(t, place(t, l, sku))
 		lost := claim(t, l, "expiry", "a")
-		unlock := d.lockRowOf(t, sku)
+		unlock := storetest.LockRow(t, d.url, sku)
 		defer unlock()
 		done := d.waitingBatch(t, lost)
 		outlive(t, d, "expiry")
@@ -413,7 +414,7 @@ func TestExpire_LockedRow(t *testing.T) {
 				lay(t, l, free, 10)
 				d.makeDue(t, place(t, l, locked), place(t, l, locked), place(t, l, locked, free), place(t, l, free))
 				j := claim(t, l, string("expiry-"+free), "holder")
-				unlock := d.lockRowOf(t, locked)
+				unlock := storetest.LockRow(t, d.url, locked)
 				defer unlock()
 				var round ExpiryRound
 				batch := func(want ...int) {
@@ -562,7 +563,7 @@ func TestExpire_HotRow(t *testing.T) {
 		j := claim(t, l, string("expiry-"+hot), "holder")
 		var e Expiry
 		for range 64 { // the row is drawn at random, and on a slow machine the wait ends early
-			unlock := d.lockRowOf(t, hot)
+			unlock := storetest.LockRow(t, d.url, hot)
 			defer unlock()
 			ended := make(chan error, 1)
 			go func() {

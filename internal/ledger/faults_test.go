@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -143,12 +144,12 @@ func pay(payment string) func(order.Locked) (order.Transition, error) {
 // openShelf opens the SQLite file with a driver that injects faults.
 func openShelf(t *testing.T, path string, has contents) *shelf {
 	t.Helper()
-	healthy := openSQL(t, "sqlite://"+path+"?_pragma=synchronous(off)")
+	healthy := storetest.SQL(t, "sqlite://"+path+"?_pragma=synchronous(off)")
 	driver := faults.NewDriver(healthy.Pool().Driver(), "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=synchronous(off)", sqliteErrors(t, healthy.Pool()))
 	faulty := sql.OpenDB(driver)
 	t.Cleanup(func() { _ = faulty.Close() })
 	s := &shelf{healthy: healthy.Ledger(), faults: driver.Injector, contents: has}
-	db := sqltx.New(store.OverSQLite(openSQL(t, "sqlite://"+path).DB(), faulty), sqltx.SQLite)
+	db := sqltx.New(store.OverSQLite(storetest.SQL(t, "sqlite://"+path).DB(), faulty), sqltx.SQLite)
 	open := func(gate bool, c cutter.Cutter) *Ledger {
 		l := New(db, Options{
 			Strategy: "merged", Cutter: c, HasGate: gate, Group: 8, Parallel: 1, PaymentWindow: time.Hour,
@@ -751,12 +752,7 @@ type template struct {
 
 func openTemplate(t *testing.T) template {
 	t.Helper()
-	dbURL := testenv.SQLite(t)
-	empty := openSQL(t, dbURL)
-	if err := empty.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	u, err := url.Parse(dbURL)
+	u, err := url.Parse(storetest.MigratedURL(t, testenv.SQLite(t)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -41,23 +42,10 @@ func eachDatabase(t *testing.T, kinds []testenv.Database, test func(t *testing.T
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
 			url := testenv.Patient(t, k.URL(t))
-			d := &database{url, openSQL(t, url)}
-			if err := d.sql.MigrateUp(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			d := &database{url, storetest.Migrated(t, url)}
 			test(t, d)
 		})
 	}
-}
-
-func openSQL(t *testing.T, url string) *store.SQL {
-	t.Helper()
-	sql, err := store.OpenSQL(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = sql.Close() })
-	return sql
 }
 
 // generation is the generation of the ledgers in these tests.

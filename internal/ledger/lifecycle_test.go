@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -227,7 +228,7 @@ func TestResolve_RevivedMeanwhile(t *testing.T) {
 		lay(t, l, "a", 10)
 		expired := expire(t, l, mustRecord(t, l, "a").ID)
 		late := late(expired)
-		slow := openSQL(t, d.url)
+		slow := storetest.SQL(t, d.url)
 		err := slow.DB().Callback().Raw().Before("gorm:raw").Register("revive first", func(db *gorm.DB) {
 			if strings.Contains(db.Statement.SQL.String(), "version = version + 1") {
 				if _, out := l.Revive(t.Context(), expired, late, "payment-1"); !out.Committed() {
@@ -354,7 +355,7 @@ func TestOrders_StatusChanges(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
 		placed := []order.Order{mustRecord(t, l, "a"), mustRecord(t, l, "a"), mustRecord(t, l, "a")}
-		slow, reads := openSQL(t, d.url), 0
+		slow, reads := storetest.SQL(t, d.url), 0
 		err := slow.DB().Callback().Row().Before("gorm:row").Register("pay another", func(*gorm.DB) {
 			d.setStatus(t, placed[reads], order.Paid)
 			reads++

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -67,7 +68,7 @@ func (d *database) lockedRow(t *testing.T) (l *Ledger, wire *faults.Wire, placed
 		sqltx.MySQL:    {"innodb_lock_wait_timeout", "1"},
 		sqltx.Postgres: {"lock_timeout", "20"},
 	})
-	t.Cleanup(d.lockRowOf(t, "a"))
+	t.Cleanup(storetest.LockRow(t, d.url, "a"))
 	return l, wire, placed
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -36,14 +36,7 @@ func BenchmarkInserts(b *testing.B) {
 		{"PostgreSQL", testenv.OwnPostgres, preparedPostgres},
 	} {
 		server := bm.start(b)
-		db, err := store.OpenSQL(b.Context(), server.URL())
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() { _ = db.Close() })
-		if err := db.MigrateUp(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		db := storetest.Migrated(b, server.URL())
 		ours := func(orders []*order.Order) error {
 			tx, err := db.Ledger().Begin(b.Context())
 			if err != nil {

@@ -65,7 +65,7 @@ func (r *recording) leave(reason error) (order.Order, order.Outcome) {
 	if r.begun {
 		return r.order, order.Unknown(reason)
 	}
-	return r.order, order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, reason))
+	return r.order, order.Refused(stock.Busy(reason))
 }
 
 // answer sets the outcome. Later calls have no effect.
@@ -95,7 +95,7 @@ func (l *Ledger) Record(ctx context.Context, t stock.Take) (o order.Order, out o
 	}()
 	o, err := l.newOrder(t, order.Pending)
 	if err != nil {
-		return order.Order{}, order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+		return order.Order{}, order.Refused(stock.Busy(err))
 	}
 	r := &recording{order: o, take: t, done: make(chan struct{}), span: span}
 	l.submit(r)
@@ -110,7 +110,7 @@ func (l *Ledger) Record(ctx context.Context, t stock.Take) (o order.Order, out o
 // submit adds the recording to the next group.
 func (l *Ledger) submit(r *recording) {
 	if err := l.records.Send(r); err != nil {
-		r.answer(order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err)))
+		r.answer(order.Refused(stock.Busy(err)))
 	}
 }
 
@@ -202,7 +202,7 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 		case sqltx.IsRetryable(err) || errors.Is(err, cutter.ErrConflict):
 			l.metrics.retries.Inc()
 			if try >= maxTries {
-				refuse(rs, fmt.Errorf("%w: %w", stock.ErrBusy, err))
+				refuse(rs, stock.Busy(err))
 				return nil
 			}
 			retry.Wait(ctx, try)
@@ -256,7 +256,7 @@ var errVanished = errors.New("an order with the same ID existed and can no longe
 
 // away refuses the recordings because the database cannot be reached, and returns the reason.
 func away(rs []*recording, err error) error {
-	err = fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	err = stock.Busy(err)
 	refuse(rs, err)
 	return err
 }
@@ -270,7 +270,7 @@ func notRecorded(err error) error {
 	if sqltx.IsValueError(err) {
 		err = fmt.Errorf("%w: %w", ErrRejected, err)
 	}
-	return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+	return stock.Busy(err)
 }
 
 // divide commits the two halves separately. Repeated calls isolate the order that makes the group

@@ -6,15 +6,15 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
-	"gorm.io/gorm"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -83,7 +83,7 @@ func fragile(c cutter.Cutter, bad stock.SKU) cutter.Cutter {
 	return cuttertest.WithCut(c, func(ctx context.Context, tx *sqltx.Tx, takes []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
 		switch {
 		case len(takes) > 1:
-			return nil, gorm.ErrInvalidField // an error caused by one order
+			return nil, &pgconn.PgError{Code: "42703"} // a fault of one order
 		case takes[0].Lines[0].SKU == bad:
 			return nil, errors.New("the database is away") // an error not caused by an order
 		}
@@ -137,44 +137,6 @@ func TestPlannedGroup(t *testing.T) {
 	})
 }
 
-// lockRowOf locks the SKU's stock row until unlock is called.
-func (d *database) lockRowOf(t *testing.T, sku stock.SKU) (unlock func()) {
-	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
-	tx, err := d.sql.Ledger().Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lock := func() error {
-		_, err := lockRow(ctx, tx, sku)
-		return err
-	}
-	if err := lock(); err != nil {
-		t.Fatal(err)
-	}
-	stop := make(chan struct{})
-	var holding sync.WaitGroup
-	holding.Go(func() { // the server ends an idle transaction
-		ticker := time.NewTicker(300 * time.Millisecond)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-stop:
-				tx.Rollback()
-				return
-			case <-ticker.C:
-				if err := lock(); err != nil {
-					t.Errorf("the lock was lost: %v", err)
-				}
-			}
-		}
-	})
-	return sync.OnceFunc(func() {
-		close(stop)
-		holding.Wait()
-	})
-}
-
 // TestLockedRowInAGroup checks an order that shares a group with an order of a locked row. It must
 // be recorded once the wait has shown which row is locked.
 func TestLockedRowInAGroup(t *testing.T) {
@@ -185,7 +147,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 		lay(t, l, locked, 10)
 		lay(t, l, other, 10)
 		rs := []*recording{recordingOf(locked), recordingOf(other), recordingOf(locked, other)}
-		unlock := d.lockRowOf(t, locked)
+		unlock := storetest.LockRow(t, d.url, locked)
 		defer unlock()
 		var group sync.WaitGroup
 		defer group.Wait()

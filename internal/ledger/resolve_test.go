@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -54,7 +55,7 @@ func TestResolve(t *testing.T) {
 		}
 		resolve(t, l, take, "refused")
 
-		closed := openSQL(t, d.url)
+		closed := storetest.SQL(t, d.url)
 		if err := closed.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -36,7 +37,7 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 		for range 2 * d.sql.Pool().Stats().MaxOpenConnections {
 			orders = append(orders, mustRecord(t, l, "locked"))
 		}
-		unlock := d.lockRowOf(t, "locked")
+		unlock := storetest.LockRow(t, d.url, "locked")
 		defer unlock()
 
 		var (
@@ -160,7 +161,7 @@ func TestPaymentPassesAWaitingCancellation(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
 		o := mustRecord(t, l, "a")
-		unlock := d.lockRowOf(t, "a")
+		unlock := storetest.LockRow(t, d.url, "a")
 		defer unlock()
 		ctx, giveUp := context.WithCancel(t.Context())
 		cancelled := make(chan error, 1)

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -32,10 +33,7 @@ var silentFrom = map[string][]string{
 // parameter of the dialect.
 func (d *database) throughWire(t *testing.T, parameter map[sqltx.Dialect][2]string) (*Ledger, *faults.Wire) {
 	t.Helper()
-	wire, wireURL, err := faults.NewWire(d.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	wire, wireURL := faults.NewWire(t, d.url)
 	u, err := url.Parse(wireURL)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +41,7 @@ func (d *database) throughWire(t *testing.T, parameter map[sqltx.Dialect][2]stri
 	query, set := u.Query(), parameter[d.sql.Ledger().Dialect()]
 	query.Set(set[0], set[1])
 	u.RawQuery = query.Encode()
-	l := openOn(t, openSQL(t, u.String()).Ledger(), cutter.Merged())
+	l := openOn(t, storetest.SQL(t, u.String()).Ledger(), cutter.Merged())
 	t.Cleanup(wire.Close) // closed first, so that the ledger's calls end
 	return l, wire
 }

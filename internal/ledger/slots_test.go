@@ -40,20 +40,6 @@ func sell(t *testing.T, sku stock.SKU, orders int, ledgers ...*Ledger) int64 {
 	return committed.Load()
 }
 
-// TestSlotsRush lets two instances sell 200 units to more buyers.
-func TestSlotsRush(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
-		a, b := d.slotted(t, 8), d.slotted(t, 8)
-		sku := fresh("rush")
-		lay(t, a, sku, 200)
-		if n := sell(t, sku, 500, a, b); n != 200 {
-			t.Errorf("%d orders committed, want 200", n)
-		}
-		d.atRest(t, sku, 200)
-	})
-}
-
 // TestSlotsOfOne checks that two units in two slots are sold to a buyer who asks for two.
 func TestSlotsOfOne(t *testing.T) {
 	t.Parallel()

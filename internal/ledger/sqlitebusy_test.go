@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -13,10 +14,7 @@ import (
 // and then answered ErrBusy, while another process writes to the SQLite file.
 func TestChangesWhileTheFileIsLocked(t *testing.T) {
 	t.Parallel()
-	sql := openSQL(t, testenv.SQLite(t)+"?_pragma=busy_timeout(1)")
-	if err := sql.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	sql := storetest.Migrated(t, testenv.SQLite(t)+"?_pragma=busy_timeout(1)")
 	l := openOn(t, sql.Ledger(), cutter.Merged())
 	sku := fresh("locked")
 	lay(t, l, sku, 3)

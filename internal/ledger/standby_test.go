@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -21,10 +22,7 @@ import (
 func TestAnswersWaitForTheStandby(t *testing.T) {
 	t.Parallel()
 	primary, standby := testenv.OwnPostgresPair(t)
-	d := &database{primary.URL(), openSQL(t, primary.URL())}
-	if err := d.sql.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	d := &database{primary.URL(), storetest.Migrated(t, primary.URL())}
 	l := d.open(t, cutter.Merged())
 	row := lay(t, l, "a", 10)
 	paid, cancelled := mustRecord(t, l, "a"), mustRecord(t, l, "a")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -20,7 +21,7 @@ func TestSetMeetsAnotherCreation(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {
 		other := d.open(t, cutter.Merged())
 		sku := fresh("created")
-		slow := openSQL(t, d.url)
+		slow := storetest.SQL(t, d.url)
 		inserts := 0
 		err := slow.DB().Callback().Raw().Before("gorm:raw").Register("create first", func(db *gorm.DB) {
 			if strings.HasPrefix(db.Statement.SQL.String(), "INSERT INTO stock ") {

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -168,7 +169,7 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 				waited time.Time
 			)
 			testenv.Await(t, name+" is committed after a wait", func() bool { // on a slow machine, the order may be refused as busy
-				unlock := d.lockRowOf(t, "a")
+				unlock := storetest.LockRow(t, d.url, "a")
 				defer unlock()
 				answer := make(chan recorded, 1)
 				go func() { answer <- record(t.Context()) }()

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -29,7 +28,7 @@ func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ct
 		}
 		l.metrics.retries.Inc()
 		if try == maxTries {
-			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+			return stock.Busy(err)
 		}
 		retry.Wait(ctx, try)
 	}

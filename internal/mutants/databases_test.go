@@ -38,6 +38,7 @@ var databases = []mutant{
 	{"a refused statement of a text is an unknown outcome", sqltxTx, "(provesNoCommit(err) || t.stillOpen(err))", "provesNoCommit(err)", "internal/ledger/sqltx TestTexts_RefusedInTheMiddle/MariaDB"},
 	{"every error of a text means no commit", sqltxTx, "(provesNoCommit(err) || t.stillOpen(err))", "(provesNoCommit(err) || driverError(err) != nil)", "internal/ledger/sqltx TestTexts_NoWholeAnswer"},
 	{"a connection is used again after a failed ROLLBACK", sqltxTx, "t.discard()\n\t\treturn err\n\t}\n\treturn t.conn.Close()", "_ = t.conn.Close()\n\t\treturn err\n\t}\n\treturn t.conn.Close()", "internal/ledger/sqltx TestRollback_Failed/MariaDB"},
+	{"a commit that fails leaves its transaction open", sqltxTx, "defer func() { _ = t.Rollback() }()", "_ = t", "internal/ledger/sqltx TestAtCommit"},
 	{"a ROLLBACK has no bound of its own", sqltxTx, "context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)\n\tdefer cancel()\n\tif _, err :=", "context.WithCancel(context.WithoutCancel(t.ctx))\n\tdefer cancel()\n\tif _, err :=", "internal/ledger/sqltx TestRollback_Failed/MariaDB"},
 	{"every error of a COMMIT means no commit", sqltxTx, "if err == nil || provesNoCommit(err) {", "if true {", "internal/ledger/sqltx TestCommit_AnswerLost/MariaDB"},
 	{"a COMMIT answered by ROLLBACK is a commit", sqltxPostgres, "answer.String() == \"ROLLBACK\"", "answer.String() == \"\"", "internal/ledger/sqltx TestCommit_AnsweredByRollback"},

@@ -76,7 +76,7 @@ var httpAPI = []mutant{
 	{"a token with a space", flags, "r < '!'", "r < ' '", "cmd/api TestIsSecret"},
 	{"the token is not checked", flags, "commandline.IsSet(line, \"admin-token\") && !isSecret(c.AdminToken, minToken)", "false", "cmd/api TestParseRefuses"},
 	{"SIGTERM does not lower readyz", serve, "ready.Store(false)", "", "cmd/api TestDrainDelay/ASecondSignalEndsIt"},
-	{"a second signal is ignored", "cmd/api/main.go", "\t\t<-signals\n\t\tos.Exit(1)\n", "", "cmd/api TestDrainDelay/ASecondSignalEndsIt"},
+	{"a second signal is ignored", "cmd/api/main.go", "\t\t<-signals\n\t\tos.Exit(exitCode(errSecondSignal, os.Stderr))\n", "", "cmd/api TestDrainDelay/ASecondSignalEndsIt"},
 	{"no drain delay", serve, "case <-time.After(delay):", "case <-time.After(0):", "cmd/api TestDrain_RequestOnItsWay"},
 	{"everybody orders in a rush", rushHTTP, "|| !last.knows(q.Header)", "", "internal/console/rush TestStrangers"},
 	{"the clients of a rush accept any certificate", "internal/certificate/certificate.go", "if !s.PeerCertificates[0].Equal(p.Leaf()) {", "if false {", "internal/certificate TestClientConfig"},

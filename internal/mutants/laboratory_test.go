@@ -12,6 +12,7 @@ const (
 	loadClient   = "internal/lab/load/client.go"
 	loadDrive    = "internal/lab/load/drive.go"
 	labJudge     = "loadtest/judge.go"
+	labHistories = "loadtest/histories.go"
 	labHeadline  = "loadtest/report/headline.go"
 	labRush      = "loadtest/rush.go"
 	labFleet     = "loadtest/fleet.go"
@@ -50,11 +51,13 @@ var laboratory = []mutant{
 	{"a client of the crowd pauses for too long", loadDrive, "retry.Sleep(ctx, pause)", "retry.Sleep(ctx, 2*pause)", "internal/lab/load TestCrowd"},
 	{"no repeat goes through another instance", labKeys, "return n + 1\n", "return n\n", "loadtest TestClientRepeats/measured_false"},
 	{"a repeat may have other bytes", labKeys, "&& bytes.Equal(s.text, first.text)", "&& (bytes.Equal(s.text, first.text) || s.promised())", "loadtest TestRepeat/other_bytes"},
+	{"a replay in a history may have other bytes", labHistories, "h.rec.addTo(r)", "_ = r", "loadtest TestHistories_OtherReplay"},
 	{"a repeat may have another status", labKeys, "s.status == first.status", "s.promised()", "loadtest TestRepeat/another_status"},
 	{"a repeat need not say that it is one", labKeys, "return s.replayed &&", "return", "loadtest TestRepeat/not_marked"},
 	{"an order in progress is an answer that counts", labKeys, ", first.problem == problemInProgress:", ":", "loadtest TestTogether/in_progress,_and_sold_out"},
 	{"two requests at once may both be the first", labKeys, "case twin.promised():\n\t\tr.compare(first, twin)", "case twin.promised():", "loadtest TestTogether/two_orders"},
 	{"an order whose key is known may be sold out", labKeys, "case second.outcome == failed:", "case second.outcome != accepted:", "loadtest TestRepeat/sold_out"},
+	{"sold out under a key leaves its outcome unknown", labKeys, "second.promised() || second.outcome == refused", "second.promised()", "loadtest TestUnknownIsRepeated/sold_out"},
 	{"a repeat that fails does not count", labKeys, "rec.repeatsFailed.Add(1)", "_ = second", "loadtest TestRepeat/busy"},
 	{"failed repeats have no limit", labJudge, "counted := r.Failed + r.RepeatsFailed", "counted := r.Failed", "loadtest TestJudge"},
 	{"a queued order that was refused keeps its key", labKeys, "&& l.wasTurnedDown(ctx, f.url(n), first.order.ID)", "&& false", "loadtest TestTurnedDownKey"},

@@ -59,7 +59,7 @@ var limits = []mutant{
 	{"the memory begins with the request's answer", service, "s.refusals.learn(asked, r.Lines, out.Reason())", "_ = asked\n\t\t\ts.refusals.learn(time.Now(), r.Lines, out.Reason())", "internal/order TestSoldOutMemory"},
 	{"a buyer limit is remembered for all buyers", soldOut, "case errors.Is(reason, stock.ErrSoldOut):", "case errors.Is(reason, stock.ErrSoldOut), errors.Is(reason, stock.ErrBuyerLimit):", "internal/order TestRefusalCache"},
 	{"a key is not looked up before it is refused from memory", service, "if err := cmp.Or(s.reconciler.Usable(ctx), s.refusals.refuse(r.Lines)); err != nil {\n\t\t\treturn s.refused(ctx, r, voids, err)", "if err := cmp.Or(s.reconciler.Usable(ctx), s.refusals.refuse(r.Lines)); err != nil {\n\t\t\treturn Order{}, false, err", "internal/order TestSoldOutMemory"},
-	{"sold out because of an order that may not be committed", groupCommit, "reason = fmt.Errorf(\"%w: %w\", stock.ErrBusy, err)", "_ = reason", "internal/ledger TestFaults_GroupCommit"},
+	{"sold out because of an order that may not be committed", groupCommit, "reason = stock.Busy(err)", "_ = reason", "internal/ledger TestFaults_GroupCommit"},
 	{"sold out is remembered with a gate", service, "if gate == nil { // a gate", "if true { // a gate", "internal/order TestSoldOutMemory_Gate"},
 	{"returned units are not sold at once", afterward, "s.StockChanged(o.SKUs()...)", "", "internal/order TestSoldOutMemory_Returns"},
 	{"nobody is told of units that return by expiry", expiryLoop, "e.returned(done.SKUs...)", "_ = done.SKUs", "internal/reconcile TestExpiryTells"},

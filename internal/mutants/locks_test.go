@@ -185,6 +185,7 @@ var locks = []mutant{
 	{"Confirm of a lost SQL lock does not return", sessionConfirm, "case <-g.stopped:", "case <-context.WithoutCancel(ctx).Done():", "internal/lock/session TestConfirm"},
 	{"a token is minted before its lock is granted", sessions, "	switch granted, err := g.ask(ctx, g.backend.database.Try", "	_, _ = g.backend.database.Mint(ctx, g.session.conn, g.key)\n	switch granted, err := g.ask(ctx, g.backend.database.Try", "internal/lock/session TestTokenAfterGrant"},
 	{"a MySQL lock is granted without a token", mysqlCounter, "if err := next(rows, &token, &clock); err != nil {", "if err := next(rows, &token, &clock); false {", "internal/lock/mysql TestWait_CutShort"},
+	{"a waiter for a MySQL lock keeps a token that was not raised", mysqlCounter, "taken.Token, err = raise(ctx, conn, token, clock)", "taken.Token, _ = raise(ctx, conn, token, clock)", "internal/lock/mysql TestWait_CutShort"},
 	{"a MySQL answer that ends in its middle is whole", mysqlCounter, "return cmp.Or(rows.Err(), errCutShort)", "return rows.Err()", "internal/lock/mysql TestWait_CutShort"},
 	{"a lease counts from the beginning of the wait", sessions, "if time.Since(asked) <= checkInterval {", "if true {", "internal/lock/session TestLeaseAfterAWait"},
 	{"a lock that is gone after the wait is granted", sessions, "		if err == nil && !held {\n			err = lock.ErrDeleted\n		}\n		if err == nil {", "		if err == nil && !held {\n			err = nil\n		}\n		if err == nil {", "internal/lock/session TestLeaseAfterAWait"},

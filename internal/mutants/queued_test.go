@@ -73,5 +73,8 @@ var queued = []mutant{
 	{"another strategy takes over while orders may be queued", ownership, "if owner.Queues && !g.queues {", "if false {", "internal/protocol TestNoOtherStrategy/SQLite"},
 	{"the ledger does not say that orders may be queued", ownership, "Layout: g.layout, Queues: g.queues}", "Layout: g.layout}", "internal/protocol TestNoOtherStrategy/SQLite"},
 	{"a drain gives up what another instance has taken over", ownership, "case owner.Generation != g.current() || owner.Layout != g.layout:", "case false:", "internal/protocol TestNoOtherStrategy/SQLite"},
+	{"a drain takes over what another one has given up", ownership, "owner.Generation != g.onlyFrom.Generation {", "false {", "cmd/api TestDrainQueued_Twice"},
 	{"a drain ends while orders are queued", drained, "case err == nil && left == 0:", "case err == nil:", "cmd/api TestDrainQueued"},
+	{"a drain ends while the journal does not answer", drained, "case err == nil && left == 0:", "case left == 0:", "cmd/api TestAwaitDrained"},
+	{"a drain whose stock is taken over waits on", drained, "errors.Is(err, stock.ErrSuperseded)", "false", "cmd/api TestAwaitDrained"},
 }

@@ -24,8 +24,6 @@ const (
 // scripts has mutants of the gates.
 var scripts = []mutant{
 	{"one more than there is, at the gate", takeLua, "available[i] < units[l]", "available[i] + 1 < units[l]", "internal/protocol TestRush/SQLite/lua"},
-	{"no record in flight", takeLua, "call('HSET', KEYS[2], unpack(writes))", "", "internal/stock/gate TestConformance/Script/Redis/InFlightHasAllLines"},
-	{"give twice", giveLua, "call('HDEL', KEYS[2], field)", "", "internal/stock/gate TestConformance/Script/Redis/GiveOnce"},
 	{"line 1 kept when line 2 fails, at the gate", takeLua, "if refusal == 0 then", "if refusal == 0 or at > numbers[first[t]] then", "internal/protocol TestPlace/SQLite/lua_unguarded"},
 	{"a read under an older token", readLua, "token < tonumber(fence)", "false", "internal/stock/gate TestOutlivedLock/redis/before/fence_true"},
 	{"a read raises no fence", readLua, "change .. ' ' .. ARGV[4]", "change .. ' ' .. fence", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},

@@ -65,7 +65,7 @@ func (s *Service) changeError(ctx context.Context, id uuid.UUID, buyer string, e
 	case errors.Is(err, stock.ErrUnavailable), errors.Is(err, stock.ErrSuperseded), errors.Is(err, stock.ErrBusy):
 		return err
 	case stock.NothingTaken(err):
-		return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+		return stock.Busy(err)
 	}
 	return fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 }

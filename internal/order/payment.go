@@ -105,7 +105,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 		}
 		retry.Wait(ctx, try)
 	}
-	return Order{}, fmt.Errorf("%w: %w", stock.ErrBusy, last)
+	return Order{}, stock.Busy(last)
 }
 
 // revive tries once to cut the units of an expired order again, and to pay it.

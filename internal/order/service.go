@@ -147,7 +147,7 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 	var last error // why the latest try failed
 	for try := 1; try <= maxTries; try++ {
 		if err := ctx.Err(); err != nil {
-			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, errors.Join(err, last)))
+			return s.refused(ctx, r, voids, stock.Busy(errors.Join(err, last)))
 		}
 		if err := cmp.Or(s.reconciler.Usable(ctx), s.refusals.refuse(r.Lines)); err != nil {
 			return s.refused(ctx, r, voids, err)
@@ -183,7 +183,7 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 			return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrUnavailable, out.Reason()))
 		}
 	}
-	return s.refused(ctx, r, voids, fmt.Errorf("%w: %w", stock.ErrBusy, last))
+	return s.refused(ctx, r, voids, stock.Busy(last))
 }
 
 // errVoided means that the ID of the key belongs to a void order.
@@ -219,7 +219,7 @@ func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record f
 			if !s.reconciler.GiveBack(ctx, take) {
 				return Order{}, Unknown(err)
 			}
-			return Order{}, Refused(fmt.Errorf("%w: %w", stock.ErrBusy, err))
+			return Order{}, Refused(stock.Busy(err))
 		}
 		take = taken
 	}
@@ -286,7 +286,7 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 	case errors.Is(reason, stock.ErrInFlight):
 		reason = fmt.Errorf("%w: %w", ErrInProgress, reason)
 	default:
-		reason = fmt.Errorf("%w: %w", stock.ErrBusy, reason)
+		reason = stock.Busy(reason)
 	}
 	return Order{}, false, reason
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -65,7 +66,7 @@ func startSale(t *testing.T, dbURL string) (stock.SKU, *crowd) {
 	sku := newSKU("failover")
 	var instances []*instance
 	for range 2 {
-		i := s.open(t, settings{strategy: "merged", db: openSQL(t, dbURL).Ledger})
+		i := s.open(t, settings{strategy: "merged", db: storetest.SQL(t, dbURL).Ledger})
 		t.Cleanup(i.Close)
 		instances = append(instances, i)
 	}

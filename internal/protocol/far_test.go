@@ -9,7 +9,7 @@ import (
 
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -43,11 +43,7 @@ func TestFarRedis(t *testing.T) {
 	wire.Delay(oneWay)
 	var all []*instance
 	for range instances {
-		client, err := store.OpenRedis(t.Context(), "redis://"+wire.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Close() })
+		client := storetest.Redis(t, "redis://"+wire.Addr())
 		i, err := s.build(s.sql.Ledger(), client, redislock.Options{}, settings{strategy: "lua", takeDeadline: time.Minute})
 		if err != nil {
 			t.Fatal(err)

@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -55,24 +56,15 @@ type rig struct {
 func newRig(t *testing.T, d testenv.Database) *rig {
 	t.Helper()
 	dbURL := d.URL(t)
-	r := &rig{shop: newShop(t, dbURL), hook: faults.NewHook()}
-	var err error
-	if r.client, err = store.OpenRedis(t.Context(), testenv.Redis(t)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.client.Close() })
+	r := &rig{shop: newShop(t, dbURL), hook: faults.NewHook(), client: storetest.Redis(t, testenv.Redis(t))}
 	r.client.AddHook(r.hook)
-	r.client.AddHook(unansweredHook{&r.unanswered})
+	r.client.AddHook(faults.Around(r.countUnanswered))
 	if r.sql.Dialect() == sqltx.SQLite {
 		r.injectIntoDriver(t, dbURL)
 		return r
 	}
-	wire, wireURL, err := faults.NewWire(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(wire.Close)
-	r.sqlFault, r.db = wire.Injector, openSQL(t, wireURL).Ledger()
+	wire, wireURL := faults.NewWire(t, dbURL)
+	r.sqlFault, r.db = wire.Injector, storetest.SQL(t, wireURL).Ledger()
 	return r
 }
 
@@ -154,24 +146,12 @@ func (r *rig) start(ctx context.Context, set settings, locks redislock.Options) 
 	return i, nil
 }
 
-// unansweredHook counts the commands that ended without an answer from Redis. On a slow machine,
-// the client may also give up other commands than those with a fault.
-type unansweredHook struct{ count *atomic.Int64 }
-
-func (h unansweredHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h unansweredHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { return h.note(next(ctx, cmd)) }
-}
-
-func (h unansweredHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error { return h.note(next(ctx, cmds)) }
-}
-
-func (h unansweredHook) note(err error) error {
-	var answer redis.Error
-	if err != nil && !errors.As(err, &answer) {
-		h.count.Add(1)
+// countUnanswered is a hook that counts the commands that ended without an answer from Redis.
+// On a slow machine, the client may also give up a command that no fault was meant for.
+func (r *rig) countUnanswered(ctx context.Context, _ []redis.Cmder, run func(context.Context) error) error {
+	err := run(ctx)
+	if err != nil && !errors.As(err, new(redis.Error)) {
+		r.unanswered.Add(1)
 	}
 	return err
 }

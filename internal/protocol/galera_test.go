@@ -3,6 +3,7 @@ package protocol
 import (
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -16,7 +17,7 @@ func TestGalera(t *testing.T) {
 	}
 	nodes := testenv.OwnGalera(t)
 	s := newShop(t, nodes[0].URL())
-	second := openSQL(t, nodes[1].URL())
+	second := storetest.SQL(t, nodes[1].URL())
 	for name, units := range map[string]int64{
 		"merged": 300, "lua": 300, // many orders in one transaction
 		"for-update": 100, "conditional": 100, "optimistic": 100,
@@ -52,7 +53,7 @@ func TestGalera(t *testing.T) {
 		crowd.awaitMore(t, "the other nodes accept orders")
 		accepted := crowd.leave()
 		for _, node := range []int{0, 2} {
-			checkFailover(t, sku, openSQL(t, nodes[node].URL()), accepted)
+			checkFailover(t, sku, storetest.SQL(t, nodes[node].URL()), accepted)
 		}
 	})
 }

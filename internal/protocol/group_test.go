@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -155,7 +156,7 @@ func TestLockedRow(t *testing.T) {
 			locked, other := newSKU("locked"), newSKU("other")
 			addStock(t, i, locked, 100)
 			addStock(t, i, other, 100)
-			unlock := s.lockStockRow(t, locked)
+			unlock := storetest.LockRow(t, s.url, locked)
 			defer unlock()
 			began := time.Now()
 			var waiters []<-chan reply

@@ -3,11 +3,14 @@ package protocol
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -45,7 +48,7 @@ func TestVanishedDuplicate(t *testing.T) {
 func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
-		database := openSQL(t, s.url)
+		database := storetest.SQL(t, s.url)
 		i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, db: database.Ledger})
 		sku := newSKU("unknown")
 		addStock(t, i, sku, 5)
@@ -75,6 +78,9 @@ func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 	})
 }
 
+// withInserts reports whether the INSERTs came with the COMMIT that is held.
+func withInserts(commit *faults.Hold) bool { return strings.Contains(commit.Text, "INSERT") }
+
 // TestCommitInLimbo breaks the connection while a COMMIT is under way. As long as the server may
 // still execute the COMMIT, no request may treat it as failed. A request waits for the open
 // transaction, or its void order makes the COMMIT fail. Unless the run is thorough, each strategy
@@ -86,27 +92,28 @@ func TestCommitInLimbo(t *testing.T) {
 			t.Parallel()
 			dbURL := testenv.Patient(t, d.URL(t))
 			s := newShop(t, dbURL)
-			w, wireURL := newWire(t, dbURL)
+			w, wireURL := faults.NewWire(t, dbURL)
 			for n, name := range []string{"lua", "merged", "for-update"} {
 				if n%2 == server && !testenv.Thorough() {
 					continue
 				}
 				t.Run(name, func(t *testing.T) {
 					// Only the connection of the COMMIT breaks.
-					i := s.open(t, settings{strategy: name, noGuard: true, db: openSQL(t, wireURL).Ledger})
+					i := s.open(t, settings{strategy: name, noGuard: true, db: storetest.SQL(t, wireURL).Ledger})
 					sku := newSKU("limbo")
 					addStock(t, i, sku, 1)
 
 					t.Run("commits late", func(t *testing.T) {
-						fault := w.holdCommit()
+						fault := w.Hold("COMMIT")
 						answer := place(t.Context(), i, withKey(oneUnit(sku), "late"+name))
-						testenv.Receive(t, "the COMMIT", fault.arrived)
-						if fault.withInserts {
+						testenv.Receive(t, "the COMMIT", fault.Arrived)
+						fault.Cut()
+						if withInserts(fault) {
 							if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 								t.Errorf("answered %+v, want busy: the void order was first", r)
 							}
-							fault.deliver <- true
-							testenv.Receive(t, "the server", fault.done)
+							fault.Deliver()
+							testenv.Receive(t, "the server", fault.Done)
 							s.waitSettled(t, i.counter, sku)
 							s.checkBalance(t, i.counter, sku, 0)
 							return
@@ -121,7 +128,7 @@ func TestCommitInLimbo(t *testing.T) {
 							}
 							return answered || s.waiting(t) > 0
 						})
-						fault.deliver <- true
+						fault.Deliver()
 						if answered {
 							return
 						}
@@ -136,10 +143,10 @@ func TestCommitInLimbo(t *testing.T) {
 					t.Run("commits with its answer lost", func(t *testing.T) {
 						sku := newSKU("limbo")
 						addStock(t, i, sku, 1)
-						fault := w.loseAnswer()
+						w.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
 						r := testenv.Receive(t, "the answer", place(t.Context(), i, withKey(oneUnit(sku), "lost"+name)))
-						if testenv.Receive(t, "the COMMIT", fault.arrived); r.err != nil {
-							t.Errorf("the COMMIT succeeded, but the request was answered %v", r.err)
+						if _, injected := w.Disarm(); r.err != nil || len(injected) != 1 {
+							t.Errorf("the COMMIT succeeded, but the request was answered %v after %q", r.err, injected)
 						}
 						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
 						s.waitSettled(t, i.counter, sku)
@@ -149,13 +156,14 @@ func TestCommitInLimbo(t *testing.T) {
 					t.Run("never commits", func(t *testing.T) {
 						sku := newSKU("limbo")
 						addStock(t, i, sku, 1)
-						fault := w.holdCommit()
+						fault := w.Hold("COMMIT")
 						answer := place(t.Context(), i, withKey(oneUnit(sku), "never"+name))
-						testenv.Receive(t, "the COMMIT", fault.arrived)
-						if !fault.withInserts {
+						testenv.Receive(t, "the COMMIT", fault.Arrived)
+						fault.Cut()
+						if !withInserts(fault) {
 							testenv.Await(t, "the void order waits for the open transaction", func() bool { return s.waiting(t) > 0 })
 						}
-						fault.deliver <- false
+						fault.Drop()
 						if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 							t.Errorf("answered %+v, want busy: nothing was cut", r)
 						}
@@ -197,8 +205,8 @@ func TestTransactionInLimbo(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			w, wireURL := newWire(t, dbURL)
-			i := s.open(t, settings{strategy: "lua", db: openSQL(t, wireURL).Ledger})
+			w, wireURL := faults.NewWire(t, dbURL)
+			i := s.open(t, settings{strategy: "lua", db: storetest.SQL(t, wireURL).Ledger})
 			defer i.Close()
 			sku := newSKU("limbo")
 			addStock(t, i, sku, 1)
@@ -215,15 +223,15 @@ func TestTransactionInLimbo(t *testing.T) {
 			if _, err := holder.ExecContext(t.Context(), test.lock, string(sku)); err != nil {
 				t.Fatal(err)
 			}
-			cut := make(chan struct{})
-			fault := w.cutLater(cut)
+			fault := w.Hold("COMMIT")
+			fault.Deliver()
 			answer := place(t.Context(), i, withKey(oneUnit(sku), "open"))
-			testenv.Receive(t, "the transaction", fault.arrived)
-			if !fault.withInserts {
+			testenv.Receive(t, "the transaction", fault.Arrived)
+			if !withInserts(fault) {
 				t.Fatal("the COMMIT came without the INSERTs")
 			}
 			testenv.Await(t, "the transaction has inserted the order", func() bool { return s.waiting(t) > 0 })
-			close(cut)
+			fault.Cut()
 			testenv.Await(t, "the void order waits for the transaction", func() bool { return s.waiting(t) > 1 })
 			select {
 			case r := <-answer:

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -31,5 +32,5 @@ func TestPatroni(t *testing.T) {
 	promoted := standby.Promoted()
 	resumed := slices.IndexFunc(crowd.times, promoted.Before)
 	t.Logf("promoted %v after the kill; the first order was accepted %v later", promoted.Sub(killed), crowd.times[resumed].Sub(promoted))
-	checkFailover(t, sku, openSQL(t, standby.URL()), accepted)
+	checkFailover(t, sku, storetest.SQL(t, standby.URL()), accepted)
 }

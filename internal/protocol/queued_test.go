@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -569,7 +570,7 @@ func TestQueuedLockedRow(t *testing.T) {
 		for range others {
 			mustQueue(t, i.instance, oneUnit(free))
 		}
-		unlock := s.lockStockRow(t, locked)
+		unlock := storetest.LockRow(t, s.url, locked)
 		defer unlock()
 		consume(t, i.instance)
 		testenv.Await(t, "the orders of another SKU are committed", func() bool { return s.ledgerCounts(t, free).sold == others })
@@ -592,19 +593,20 @@ func TestQueuedCommitInLimbo(t *testing.T) {
 			t.Parallel()
 			dbURL := testenv.Patient(t, d.URL(t))
 			s := newShop(t, dbURL)
-			w, wireURL := newWire(t, dbURL)
-			i := s.openQueueing(t, settings{noGuard: true, db: openSQL(t, wireURL).Ledger})
+			w, wireURL := faults.NewWire(t, dbURL)
+			i := s.openQueueing(t, settings{noGuard: true, db: storetest.SQL(t, wireURL).Ledger})
 			sku := newSKU("limbo")
 			addStock(t, i.instance, sku, 1)
-			fault := w.holdCommit()
+			fault := w.Hold("COMMIT")
 			consume(t, i.instance)
 			o := mustQueue(t, i.instance, oneUnit(sku))
-			testenv.Receive(t, "the COMMIT", fault.arrived)
+			testenv.Receive(t, "the COMMIT", fault.Arrived)
+			fault.Cut()
 			if levels, err := i.counter.Level(t.Context(), sku); err != nil || levels[0].Available != 0 {
 				t.Errorf("%+v, %v", levels, err)
 			}
-			fault.deliver <- true
-			testenv.Receive(t, "the server", fault.done)
+			fault.Deliver()
+			testenv.Receive(t, "the server", fault.Done)
 			waitFor(t, i.instance, o.ID, order.Pending)
 			waitFinished(t, i.instance)
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)

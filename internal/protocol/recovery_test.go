@@ -17,7 +17,7 @@ import (
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -128,13 +128,8 @@ func TestYoungTakesAreLeft(t *testing.T) {
 func TestRecoveryBehindALostMaster(t *testing.T) {
 	t.Parallel()
 	s, cluster := newShop(t, sqliteURL(t)), testenv.OwnRedisCluster(t, 0)
-	opened, err := store.OpenRedis(t.Context(), cluster.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = opened.Close() })
-	client := opened.(*redis.ClusterClient)
-	err = client.ForEachMaster(t.Context(), func(ctx context.Context, master *redis.Client) error {
+	client := storetest.Redis(t, cluster.URL()).(*redis.ClusterClient)
+	err := client.ForEachMaster(t.Context(), func(ctx context.Context, master *redis.Client) error {
 		return master.ConfigSet(ctx, "cluster-require-full-coverage", "no").Err()
 	})
 	if err != nil {

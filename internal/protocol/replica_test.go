@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -49,7 +50,7 @@ func TestReplica(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			primary, replica := testenv.OwnMariaDBPair(t)
-			admin := openSQL(t, primary.URL())
+			admin := storetest.SQL(t, primary.URL())
 			for _, statement := range []string{"CREATE USER shop@'%'", "GRANT ALL ON `holdfast%`.* TO shop@'%'"} { // root can write to a read-only server
 				if err := admin.DB().Exec(statement).Error; err != nil {
 					t.Fatal(err)
@@ -62,7 +63,7 @@ func TestReplica(t *testing.T) {
 			}
 			replica.Promote()
 			crowd.awaitMore(t, "the new primary accepts orders")
-			checkFailover(t, sku, openSQL(t, replica.URL()), crowd.leave())
+			checkFailover(t, sku, storetest.SQL(t, replica.URL()), crowd.leave())
 		})
 	}
 }

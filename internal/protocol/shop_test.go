@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -52,7 +53,7 @@ func runMoreInParallel() {
 	}
 }
 
-// The kinds of database on which the tests run.
+// The kinds of database for the tests.
 var (
 	servers   = testenv.NetworkDatabases()
 	databases = append(testenv.NetworkDatabases(), testenv.Database{Name: "SQLite", URL: sqliteURL})
@@ -147,32 +148,14 @@ func newShop(t *testing.T, dbURL string) *shop {
 
 func newShopOn(t *testing.T, dbURL, redisURL string) *shop {
 	t.Helper()
-	s := &shop{url: dbURL, redisURL: redisURL, sql: openSQL(t, dbURL)}
+	s := &shop{url: dbURL, redisURL: redisURL, sql: storetest.Migrated(t, dbURL)}
 	var err error
-	if err := s.sql.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	if s.ledgerID, err = s.sql.LedgerID(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s.redis, err = store.OpenRedis(t.Context(), redisURL); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		s.emptyGate(t)
-		_ = s.redis.Close()
-	})
+	s.redis = storetest.Redis(t, redisURL)
+	t.Cleanup(func() { s.emptyGate(t) })
 	return s
-}
-
-func openSQL(t *testing.T, dbURL string) *store.SQL {
-	t.Helper()
-	sql, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = sql.Close() })
-	return sql
 }
 
 // emptyGate deletes all keys of this ledger from Redis.
@@ -273,7 +256,7 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	}
 	client := s.redis
 	if set.around != nil {
-		client = s.ownRedis(t)
+		client = storetest.Redis(t, s.redisURL)
 		client.AddHook(set.around)
 	}
 	i, err := s.build(set.db(), client, redislock.Options{}, set)
@@ -292,17 +275,6 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 		consume(t, i)
 	}
 	return i
-}
-
-// ownRedis returns another client of the shop's Redis.
-func (s *shop) ownRedis(t *testing.T) redis.UniversalClient {
-	t.Helper()
-	client, err := store.OpenRedis(t.Context(), s.redisURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	return client
 }
 
 // patiently calls do, and repeats it while a busy machine exceeds the timeouts of do's calls to the
@@ -482,40 +454,6 @@ func place(ctx context.Context, s *instance, r order.Request) <-chan reply {
 		answer <- reply{o, replayed, err}
 	}()
 	return answer
-}
-
-// lockStockRow locks the SKU's stock row until unlock is called.
-func (s *shop) lockStockRow(t *testing.T, sku stock.SKU) (unlock func()) {
-	t.Helper()
-	tx := s.sql.DB().WithContext(context.WithoutCancel(t.Context())).Begin()
-	lock := func() error {
-		var locked string
-		return tx.Raw("SELECT sku FROM stock WHERE sku = ? FOR UPDATE", string(sku)).Row().Scan(&locked)
-	}
-	if err := lock(); err != nil {
-		t.Fatal(err)
-	}
-	stop := make(chan struct{})
-	var holding sync.WaitGroup
-	holding.Go(func() { // the server ends an idle transaction
-		ticker := time.NewTicker(300 * time.Millisecond)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-stop:
-				tx.Rollback()
-				return
-			case <-ticker.C:
-				if err := lock(); err != nil {
-					t.Errorf("the lock was lost: %v", err)
-				}
-			}
-		}
-	})
-	return sync.OnceFunc(func() {
-		close(stop)
-		holding.Wait()
-	})
 }
 
 // rowLockWait is how long a session waits for a row lock.

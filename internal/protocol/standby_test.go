@@ -3,6 +3,7 @@ package protocol
 import (
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -38,7 +39,7 @@ func TestStandby(t *testing.T) {
 	accepted := crowd.leave()
 	standby.Cont()
 	standby.Promote()
-	if lost := missingOrders(t, openSQL(t, standby.URL()), accepted); lost > 0 {
+	if lost := missingOrders(t, storetest.SQL(t, standby.URL()), accepted); lost > 0 {
 		t.Errorf("the failover lost %d of %d accepted orders", lost, len(accepted))
 	}
 }

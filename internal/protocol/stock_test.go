@@ -9,8 +9,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -278,8 +280,8 @@ func TestShrink_AnswerLost(t *testing.T) {
 			t.Parallel()
 			dbURL := testenv.Patient(t, d.URL(t))
 			s := newShop(t, dbURL)
-			w, wireURL := newWire(t, dbURL)
-			i := s.openHooked(t, settings{strategy: "lua", db: openSQL(t, wireURL).Ledger})
+			w, wireURL := faults.NewWire(t, dbURL)
+			i := s.openHooked(t, settings{strategy: "lua", db: storetest.SQL(t, wireURL).Ledger})
 			defer i.Close()
 			sku := newSKU("shrink")
 			addStock(t, i.instance, sku, 5)
@@ -291,12 +293,14 @@ func TestShrink_AnswerLost(t *testing.T) {
 				set <- err
 			}()
 			testenv.Receive(t, "the administrator's take", reached)
-			fault := w.loseAnswer()
+			w.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
 			proceed()
 			if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
 				t.Error(err)
 			}
-			testenv.Receive(t, "the COMMIT", fault.arrived)
+			if _, injected := w.Disarm(); len(injected) != 1 {
+				t.Errorf("injected %q", injected)
+			}
 			s.waitSettled(t, i.counter, sku)
 			s.checkBalance(t, i.counter, sku, 0)
 			if b := s.ledgerCounts(t, sku); b.total != 2 {

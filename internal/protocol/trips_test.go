@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -23,12 +24,8 @@ func TestRoundTrips(t *testing.T) {
 			t.Run(d.Name+"/"+strategy, func(t *testing.T) {
 				t.Parallel()
 				s := newShop(t, testenv.Patient(t, d.URL(t)))
-				wire, wireURL, err := faults.NewWire(s.url)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(wire.Close)
-				i := s.open(t, settings{strategy: strategy, paymentWindow: time.Hour, db: openSQL(t, wireURL).Ledger})
+				wire, wireURL := faults.NewWire(t, s.url)
+				i := s.open(t, settings{strategy: strategy, paymentWindow: time.Hour, db: storetest.SQL(t, wireURL).Ledger})
 				addStock(t, i, "a", 100)
 				job, err := i.ledger.ClaimJob(t.Context(), "trips", "test")
 				if err != nil {

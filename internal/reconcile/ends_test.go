@@ -361,6 +361,30 @@ func TestRecoveryGoesOn(t *testing.T) {
 	}
 }
 
+// TestRecoveryLogs checks that a round of recovery logs one line with its counts, and none if
+// it has found nothing: after a crash, there may be thousands of takes.
+func TestRecoveryLogs(t *testing.T) {
+	t.Parallel()
+	gate, l := &listingGate{fakeGate: newGate(newRedis())}, newLedger(&ownerRow{})
+	r := newReconcilerOf(gate, l)
+	defer r.Close()
+	var log bytes.Buffer
+	r.log = slog.New(slog.NewTextHandler(&log, nil))
+	outcomes := []order.Outcome{order.Refused(errAway), order.Committed(), order.Refused(errAway)}
+	l.outcome = func() (next order.Outcome) {
+		next, outcomes = outcomes[0], outcomes[1:]
+		return next
+	}
+	gate.takes = []stock.Take{takeOf("a", 1), takeOf("a", 1), takeOf("a", 1)}
+	for want := 1; want >= 0; want-- {
+		log.Reset()
+		if err := r.recoverAll(t.Context()); err != nil || strings.Count(log.String(), "\n") != want || strings.Count(log.String(), "settled=1 given=2") != want {
+			t.Errorf("%v; logged %s", err, &log)
+		}
+		gate.takes = nil
+	}
+}
+
 // TestSuspectsRemain checks that a SKU whose second check or refill fails is refilled at the next
 // check.
 func TestSuspectsRemain(t *testing.T) {

@@ -51,6 +51,9 @@ type generations struct {
 	// auditor means that this process only audits. It sells nothing, and must not take over the
 	// stock. It is set before the first use.
 	auditor bool
+	// onlyFrom, if not nil, is the only owner from which start takes over the stock. It is
+	// set before the first use.
+	onlyFrom *ledger.Owner
 
 	superseded atomic.Bool // another layout owns the stock
 
@@ -108,6 +111,9 @@ func (g *generations) start(ctx context.Context) error {
 			case loaded:
 				return g.setMark(ctx, owner)
 			}
+		}
+		if g.onlyFrom != nil && owner.Layout != g.layout && owner.Generation != g.onlyFrom.Generation {
+			return fmt.Errorf("%w: the owner was %q, and is now %q", stock.ErrRowChanged, g.onlyFrom.Layout, owner.Layout)
 		}
 		if owner.Queues && !g.queues {
 			return fmt.Errorf("%w: they belong to %q; run api drain with the --redis and --db of its instances first", ErrQueuedOrders, owner.Layout)

@@ -89,12 +89,14 @@ func (r *Reconciler) keepDelivering(ctx context.Context) {
 	r.jobs.run(ctx, outboxJob, r.asJob(r.deliverAll), func() { r.metrics.outbox.Set(0) })
 }
 
-// deliverAll delivers the additions of every SKU.
+// deliverAll delivers the additions of every SKU. If ctx ends first, the next call goes on
+// with the SKU after: with a dead master in a cluster, the SKUs there may take all the time.
 func (r *Reconciler) deliverAll(ctx context.Context) (pace, error) {
 	start := time.Now()
-	applied, left, err := r.deliverChanges(ctx, "")
-	r.metrics.outbox.Set(float64(left))
-	r.trace(ctx, "job.outbox", start, applied, err)
+	d, err := r.deliverChanges(ctx, "", r.deliverAfter)
+	r.deliverAfter = d.next
+	r.metrics.outbox.Set(float64(d.left))
+	r.trace(ctx, "job.outbox", start, d.applied, err)
 	return afterRound, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
@@ -16,25 +17,35 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 	if r.counter == nil {
 		return nil
 	}
-	_, _, err := r.deliverChanges(ctx, sku)
+	_, err := r.deliverChanges(ctx, sku, stock.Change{})
 	return err
 }
 
-// deliverChanges is Deliver with a gate. It returns the number of applied additions, and of those
-// that it has read and that are still in the outbox.
-func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU) (applied, left int, err error) {
+// delivery is what a delivery has done.
+type delivery struct {
+	applied int          // additions
+	left    int          // additions that it has read and that are still in the outbox
+	next    stock.Change // the next delivery begins after it; zero: this one has tried all
+}
+
+// deliverChanges is Deliver with a gate. It begins after a change.
+func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU, after stock.Change) (d delivery, err error) {
 	var (
 		errs    []error
 		blocked stock.SKU // SKU whose later changes must wait for an earlier one
-		after   stock.Change
 	)
 	for {
 		changes, last, err := r.ledger.Changes(ctx, sku, after)
 		if err != nil {
-			return applied, left, joined(append(errs, err))
+			d.next = endOf(after.SKU)
+			return d, joined(append(errs, err))
 		}
 		var done []stock.Change
 		for _, c := range changes {
+			if ctx.Err() != nil {
+				last = false
+				break
+			}
 			after = c
 			if c.SKU == blocked {
 				continue
@@ -52,13 +63,17 @@ func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU) (applied
 		// A change that stays in the outbox by mistake is not applied again, because the gate knows
 		// its number.
 		errs = append(errs, r.ledger.Applied(ctx, done...))
-		applied += len(done)
-		left += len(changes) - len(done)
+		d.applied += len(done)
+		d.left += len(changes) - len(done)
 		if last {
-			return applied, left, joined(errs)
+			return d, joined(errs)
 		}
 	}
 }
+
+// endOf returns a change that follows all changes of the SKU. A delivery must not begin
+// between them: the gate would lack those before.
+func endOf(sku stock.SKU) stock.Change { return stock.Change{SKU: sku, Epoch: math.MaxInt64} }
 
 // BringToGate takes additions that the ledger has just committed, and applies them to the gate's
 // counts. If it cannot, Run applies them later. It continues after ctx ends.

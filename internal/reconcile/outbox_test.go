@@ -149,3 +149,37 @@ func TestDeliver_OneFails(t *testing.T) {
 		}
 	})
 }
+
+// TestDeliverAll_GoesOn: if the time of a delivery ends while the gate does not answer for one
+// SKU, the next one begins with the SKU after. Otherwise SKUs on a dead master of a cluster
+// could keep all later ones from delivery. It does not begin between the additions to one SKU,
+// which would cost a refill, and the one after it begins with the first again.
+func TestDeliverAll_GoesOn(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(t *testing.T, s *shop) {
+		for _, sku := range []stock.SKU{"a", "b"} {
+			for _, units := range []int64{20, 1, 2} {
+				s.add(t, sku, units)
+			}
+		}
+		before := s.row(t, "a").Epoch
+		deliver := func(ends bool, a, b int64) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), sweepTimeout)
+			defer cancel()
+			_, err := s.deliverAll(ctx)
+			levels, readErr := s.counter.Level(t.Context(), "a", "b")
+			if readErr != nil || (err != nil) != ends || levels[0].Available != a || levels[1].Available != b {
+				t.Errorf("delivered: %v; the gate has %+v, %v; want %d of a, %d of b", err, levels, readErr, a, b)
+			}
+		}
+		s.calls.start(2, faults.Hung) // the first adjustment
+		deliver(true, 20, 20)
+		s.calls.stop()
+		deliver(false, 20, 23)
+		deliver(false, 23, 23)
+		if row := s.row(t, "a"); row.Epoch != before {
+			t.Errorf("refilled to %+v; the epoch was %d", row, before)
+		}
+	})
+}

@@ -135,6 +135,8 @@ type Reconciler struct {
 	limiter    refillLimiter
 	comparison comparison
 	open       chan openTake
+
+	deliverAfter stock.Change // where deliverAll begins, which alone uses it
 }
 
 // New returns a Reconciler. counter is nil if the strategy has no gate. The caller still owns
@@ -194,6 +196,13 @@ func (r *Reconciler) Start(ctx context.Context) error {
 		return fmt.Errorf("taking over the stock: %w", err)
 	}
 	return nil
+}
+
+// StartFrom is Start, but takes over the stock only from the owner seen, or shares it with
+// instances of this layout. stock.ErrRowChanged: another one owns it now, or none does.
+func (r *Reconciler) StartFrom(ctx context.Context, seen ledger.Owner) error {
+	r.generations.onlyFrom = &seen
+	return r.Start(ctx)
 }
 
 // Release gives up the stock, so that instances of any strategy can take it over. No order may be

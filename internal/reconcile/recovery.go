@@ -27,15 +27,24 @@ func (r *Reconciler) recoverAll(ctx context.Context) error {
 func (r *Reconciler) recoverNext(ctx context.Context, cursor string) (next string, err error) {
 	start := time.Now()
 	takes, next, err := r.counter.ScanInFlight(ctx, r.takeDeadline, cursor)
-	defer func() { r.trace(ctx, "recovery", start, len(takes), err) }()
+	ends := make(map[string]int)
+	defer func() {
+		r.trace(ctx, "recovery", start, len(takes), err)
+		if len(ends) > 0 {
+			r.log.Info("recovered takes left in flight", settled, ends[settled], given, ends[given])
+		}
+	}()
 	errs := []error{err}
 	for _, t := range takes {
 		if ctx.Err() != nil {
 			return next, ctx.Err()
 		}
-		if err := r.recoverTake(ctx, t); err != nil {
+		ended, err := r.recoverTake(ctx, t)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("recovering take %s: %w", t.TakeID, err))
+			continue
 		}
+		ends[ended]++
 	}
 	return next, joined(errs)
 }
@@ -43,24 +52,20 @@ func (r *Reconciler) recoverNext(ctx context.Context, cursor string) (next strin
 // The ways in which a take that was left in flight can end.
 const settled, given = "settled", "given"
 
-// recoverTake finds the outcome of a take left in flight, and ends it.
-func (r *Reconciler) recoverTake(ctx context.Context, t stock.Take) error {
-	var (
-		err   error
-		ended string
-	)
+// recoverTake finds out what became of a take left in flight, and ends it. It returns how.
+func (r *Reconciler) recoverTake(ctx context.Context, t stock.Take) (ended string, err error) {
 	switch out := r.ledger.Resolve(ctx, t.Deduction); {
 	case out.Committed():
 		err, ended = r.counter.Settle(ctx, t), settled
 	case out.Refused():
 		err, ended = r.counter.Give(ctx, t), given
 	default:
-		return out.Reason()
+		return "", out.Reason()
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
 	r.metrics.recoveries.WithLabelValues(ended).Inc()
-	r.log.Info("recovered a take left in flight", "order", t.OrderID, "outcome", ended)
-	return nil
+	r.log.Debug("recovered a take left in flight", "order", t.OrderID, "outcome", ended)
+	return ended, nil
 }

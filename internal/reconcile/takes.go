@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -70,7 +69,7 @@ func (r *Reconciler) resolve(ctx context.Context, t stock.Take, out order.Outcom
 	case resolved.Unknown():
 		return order.Unknown(errors.Join(out.Reason(), resolved.Reason()))
 	case resolved.Refused():
-		return order.Refused(fmt.Errorf("%w: %w", stock.ErrBusy, out.Reason()))
+		return order.Refused(stock.Busy(out.Reason()))
 	}
 	return resolved
 }
@@ -131,7 +130,8 @@ func (r *Reconciler) endOpenTake(ctx context.Context, t openTake) error {
 	ctx, cancel := context.WithTimeout(ctx, compensationTimeout)
 	defer cancel()
 	if t.unknown {
-		return r.recoverTake(ctx, t.Take)
+		_, err := r.recoverTake(ctx, t.Take)
+		return err
 	}
 	return r.counter.Give(ctx, t.Take)
 }

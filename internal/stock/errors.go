@@ -88,6 +88,14 @@ func (r *Refusal) Error() string { return fmt.Sprintf("SKU %s: %v", r.SKU, r.Rea
 // Unwrap returns the reason, so that errors.Is finds it.
 func (r *Refusal) Unwrap() error { return r.Reason }
 
+// Busy returns the cause as an ErrBusy, which it may be already.
+func Busy(cause error) error {
+	if errors.Is(cause, ErrBusy) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", ErrBusy, cause)
+}
+
 // NothingTaken reports whether err is a gate's own refusal of a take: nothing
 // was cut, and the gate has no record of the take. Every other error leaves the
 // outcome open, and the caller must give the take back.

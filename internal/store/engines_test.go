@@ -43,12 +43,7 @@ func TestRedisEngines(t *testing.T) {
 	for _, fake := range fakes {
 		t.Run(fake.name, func(t *testing.T) {
 			t.Parallel()
-			proxy, url, err := faults.NewInfo(testenv.Redis(t), fake.fields)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(proxy.Close)
-			client := openedRedis(t, url)
+			client := openedRedis(t, faults.NewInfo(t, testenv.Redis(t), fake.fields))
 			engine := RedisEngine(t.Context(), client)
 			if got := engine.Name + " " + engine.Version; !strings.HasPrefix(got, fake.engine) || engine.Replication != "masters: 1, replicas: 0" {
 				t.Errorf("found %+v, want %s", engine, fake.engine)
@@ -57,7 +52,7 @@ func TestRedisEngines(t *testing.T) {
 			if (warnings == "") != (fake.warned == "") || !strings.Contains(warnings, fake.warned) {
 				t.Errorf("warned %q, want %q", warnings, fake.warned)
 			}
-			err = RefuseWithoutGuard(t.Context(), client)
+			err := RefuseWithoutGuard(t.Context(), client)
 			if (err != nil) != fake.refused || err != nil && !strings.Contains(err.Error(), "--guard on") {
 				t.Errorf("refused: %v, want %v", err, fake.refused)
 			}

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"net/url"
 	"testing"
 	"time"
 
@@ -15,13 +14,8 @@ func silenced(t *testing.T, d testenv.Database) (wire *testenv.Wire, over *SQL, 
 	t.Helper()
 	direct = d.URL(t)
 	migrated(t, direct)
-	u, err := url.Parse(direct)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire = testenv.NewWire(t, u.Host)
-	u.Host = wire.Addr()
-	over = opened(t, u.String())
+	wire = testenv.NewWire(t, direct)
+	over = opened(t, wire.Through(direct))
 	over.silence = 3 * time.Second // long enough for a busy server that is pinged every second
 	return wire, over, direct
 }

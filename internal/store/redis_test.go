@@ -139,7 +139,7 @@ func TestOpenRedis_SilentOnce(t *testing.T) {
 	t.Parallel()
 	proxy := newFaultyProxy(t, testenv.OwnRedis(t).Addr())
 	proxy.silenceNext.Store(true)
-	openedRedis(t, "redis://"+proxy.address+"?read_timeout=200ms")
+	openedRedis(t, "redis://"+proxy.Addr()+"?read_timeout=200ms")
 	if proxy.silenceNext.Load() {
 		t.Error("no connection was silent")
 	}
@@ -155,61 +155,42 @@ func TestOpenRedis_Password(t *testing.T) {
 	}
 }
 
-// faultyProxy forwards TCP connections to a server. While cut is set, it
-// forwards requests and closes a connection as soon as an answer arrives.
+// faultyProxy is a proxy in front of a Redis. While cut is set, it forwards requests and
+// closes a connection as soon as an answer arrives.
 type faultyProxy struct {
-	address     string
+	testenv.Proxy
 	cut         atomic.Bool
 	cuts        atomic.Int64 // number of answers lost so far
 	silenceNext atomic.Bool  // the next connection gets no answer
 }
 
-func newFaultyProxy(t testing.TB, backend string) *faultyProxy {
+func newFaultyProxy(t testing.TB, redis string) *faultyProxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	p := &faultyProxy{address: listener.Addr().String()}
-	go func() {
+	p := &faultyProxy{}
+	p.Start(t, redis, func(client, server net.Conn) {
+		silent := p.silenceNext.Swap(false)
+		go func() { // it ends with the connections
+			defer server.Close()
+			_, _ = io.Copy(server, client)
+		}()
+		answers := bufio.NewReader(server)
 		for {
-			client, err := listener.Accept()
+			b, err := answers.ReadByte()
 			if err != nil {
 				return
 			}
-			silent := p.silenceNext.Swap(false)
-			server, err := net.Dial("tcp", backend)
-			if err != nil {
-				client.Close()
+			if silent {
 				continue
 			}
-			go func() {
-				defer server.Close()
-				_, _ = io.Copy(server, client)
-			}()
-			go func() {
-				defer client.Close()
-				answers := bufio.NewReader(server)
-				for {
-					b, err := answers.ReadByte()
-					if err != nil {
-						return
-					}
-					if silent {
-						continue
-					}
-					if p.cut.Load() {
-						p.cuts.Add(1)
-						return
-					}
-					if _, err := client.Write([]byte{b}); err != nil {
-						return
-					}
-				}
-			}()
+			if p.cut.Load() {
+				p.cuts.Add(1)
+				return
+			}
+			if _, err := client.Write([]byte{b}); err != nil {
+				return
+			}
 		}
-	}()
+	})
 	return p
 }
 
@@ -310,7 +291,7 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 		proxy := newFaultyProxy(t, server.Addr())
 		direct := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		defer direct.Close()
-		test(t, direct, proxy, openedRedis(t, "redis://"+proxy.address))
+		test(t, direct, proxy, openedRedis(t, "redis://"+proxy.Addr()))
 	})
 	t.Run("cluster", func(t *testing.T) {
 		server := testenv.OwnRedis(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", fmt.Sprint(testenv.Port(t)))
@@ -320,7 +301,7 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		proxy := newFaultyProxy(t, server.Addr())
-		_, port, err := net.SplitHostPort(proxy.address)
+		_, port, err := net.SplitHostPort(proxy.Addr())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -335,7 +316,7 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 			return len(shards) == 1 && fmt.Sprint(shards[0].Nodes[0].Port) == port &&
 				strings.Contains(direct.ClusterInfo(t.Context()).Val(), "cluster_state:ok")
 		})
-		test(t, direct, proxy, openedRedis(t, "redis+cluster://"+proxy.address))
+		test(t, direct, proxy, openedRedis(t, "redis+cluster://"+proxy.Addr()))
 	})
 }
 

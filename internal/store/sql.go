@@ -199,7 +199,6 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 		s.db, err = gorm.Open(dialector, &gorm.Config{
 			SkipDefaultTransaction: true,
 			DisableAutomaticPing:   true,
-			TranslateError:         true,
 			Logger:                 sqltx.SlowLog(slog.Default()),
 			NowFunc:                func() time.Time { return time.Now().UTC() },
 		})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -26,13 +27,13 @@ func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration)
 	t.Helper()
 	w := new(watched)
 	if c, ok := client.(*redis.ClusterClient); ok {
-		c.OnNewNode(func(node *redis.Client) { node.AddHook(infoHook{w}) })
+		c.OnNewNode(func(node *redis.Client) { node.AddHook(faults.Around(w.countQuestions)) })
 		_ = c.ForEachShard(t.Context(), func(_ context.Context, node *redis.Client) error {
-			node.AddHook(infoHook{w})
+			node.AddHook(faults.Around(w.countQuestions))
 			return nil
 		})
 	} else {
-		client.AddHook(infoHook{w})
+		client.AddHook(faults.Around(w.countQuestions))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -48,21 +49,13 @@ func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration)
 	return w
 }
 
-// infoHook counts the identity requests to a server.
-type infoHook struct{ w *watched }
-
-func (infoHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (infoHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
-func (h infoHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		if cmds[0].Name() == "info" {
-			h.w.asked.Add(1)
-		}
-		return err
+// countQuestions is a hook that counts the questions for the identity of a server.
+func (w *watched) countQuestions(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+	err := run(ctx)
+	if cmds[0].Name() == "info" {
+		w.asked.Add(1)
 	}
+	return err
 }
 
 // waitPoll waits until a poll that begins now, or later, and its consequences have ended.

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -256,11 +257,7 @@ func TestPostgres18(t *testing.T) {
 		return
 	}
 	for _, dbURL := range []string{testenv.Postgres18(t), testenv.OwnPostgres18(t).URL()} {
-		db, err := store.OpenSQL(t.Context(), dbURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
+		db := storetest.SQL(t, dbURL)
 		if e := db.Engine(t.Context()); !strings.HasPrefix(e.Version, "18.") {
 			t.Errorf("the server is %s %s", e.Name, e.Version)
 		}
@@ -272,11 +269,7 @@ func TestPostgres18(t *testing.T) {
 func TestRedisFaults(t *testing.T) {
 	t.Parallel()
 	s := testenv.OwnRedis(t)
-	client, err := store.OpenRedis(t.Context(), s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := storetest.Redis(t, s.URL())
 	if err := client.Set(t.Context(), "a", 1, 0).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -302,11 +295,7 @@ func TestRedisFaults(t *testing.T) {
 func TestSentinelFaults(t *testing.T) {
 	t.Parallel()
 	s := testenv.OwnRedisSentinel(t)
-	client, err := store.OpenRedis(t.Context(), s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := storetest.Redis(t, s.URL())
 	s.Detach()
 	if err := client.Set(t.Context(), "a", 1, 0).Err(); err != nil {
 		t.Fatal(err)
@@ -326,14 +315,7 @@ func TestDatabaseFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := own(t)
-			db, err := store.OpenSQL(t.Context(), s.URL())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
-			if err := db.MigrateUp(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			db := storetest.Migrated(t, s.URL())
 			if another := s.NewDatabase(); another == s.URL() {
 				t.Errorf("NewDatabase returned the existing database %s", another)
 			}

@@ -10,20 +10,17 @@ import (
 // maxDelayed bounds the delayed pieces of data that one direction of a connection holds.
 const maxDelayed = 1024
 
-// Wire forwards TCP connections to a server and simulates network faults and distance.
+// Wire is a proxy that simulates network faults and distance.
 type Wire struct {
-	listener net.Listener
-	server   string
+	Proxy
 
 	mu      sync.Mutex
-	changed *sync.Cond // signals a change of frozen, muted or closed
-	conns   map[net.Conn]bool
+	changed *sync.Cond // signals a change of frozen, muted or over
 	frozen  bool
 	muted   bool
 	holding bool // data is waiting for Thaw
-	closed  bool
+	over    bool // data is not held back any more
 	delay   time.Duration
-	done    sync.WaitGroup
 }
 
 // piece is data that is forwarded when it is due.
@@ -32,38 +29,23 @@ type piece struct {
 	due  time.Time
 }
 
-// NewWire starts a Wire to the server at addr for this test.
-func NewWire(t T, addr string) *Wire {
+// NewWire starts a Wire to the server for this test: a host:port, or a URL that has one.
+func NewWire(t T, server string) *Wire {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, "a wire", err)
-	w := &Wire{listener: listener, server: addr, conns: make(map[net.Conn]bool)}
+	w := &Wire{}
 	w.changed = sync.NewCond(&w.mu)
-	w.done.Go(w.accept)
-	t.Cleanup(func() {
-		listener.Close()
-		w.mu.Lock()
-		w.closed = true
-		w.changed.Broadcast()
-		w.mu.Unlock()
-		w.Cut()
-		w.done.Wait()
-	})
+	w.Start(t, server, w.forwardBoth)
+	t.Cleanup(w.Close)
 	return w
 }
 
-// Addr returns the address for clients.
-func (w *Wire) Addr() string { return w.listener.Addr().String() }
-
-// Cut closes all connections and returns their number. Clients can connect again.
-func (w *Wire) Cut() (connections int) {
+// Close is [Proxy.Close], also of a frozen wire.
+func (w *Wire) Close() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	connections = len(w.conns) / 2
-	for c := range w.conns {
-		c.Close()
-	}
-	return connections
+	w.over = true
+	w.changed.Broadcast()
+	w.mu.Unlock()
+	w.Proxy.Close()
 }
 
 // Freeze stops forwarding data in both directions until Thaw. Connections stay
@@ -72,7 +54,7 @@ func (w *Wire) Freeze() (connections int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.frozen = true
-	return len(w.conns) / 2
+	return w.Connections()
 }
 
 // Mute stops forwarding the server's answers until Thaw. Requests still reach the
@@ -107,42 +89,23 @@ func (w *Wire) Delay(d time.Duration) {
 	w.delay = d
 }
 
-func (w *Wire) accept() {
-	for {
-		client, err := w.listener.Accept()
-		if err != nil {
-			return
-		}
-		server, err := net.Dial("tcp", w.server)
-		if err != nil {
-			client.Close()
-			continue
-		}
-		w.mu.Lock()
-		w.conns[client], w.conns[server] = true, true
-		closed := w.closed
-		w.mu.Unlock()
-		if closed {
-			client.Close()
-			server.Close()
-		}
-		w.done.Go(func() { w.forward(client, server, false) })
-		w.done.Go(func() { w.forward(server, client, true) })
-	}
+// forwardBoth forwards both directions of a connection.
+func (w *Wire) forwardBoth(client, server net.Conn) {
+	var both sync.WaitGroup
+	both.Go(func() { w.forward(client, server, false) })
+	both.Go(func() { w.forward(server, client, true) })
+	both.Wait()
 }
 
 // forward copies one direction of a connection until either end closes it. answers
 // is true for the direction from server to client.
 func (w *Wire) forward(from, to net.Conn, answers bool) {
 	pieces := make(chan piece, maxDelayed)
-	w.done.Go(func() { w.write(to, pieces, answers) })
-	defer func() {
-		w.mu.Lock()
-		delete(w.conns, from)
-		w.mu.Unlock()
-		from.Close()
-		close(pieces)
-	}()
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	writing.Go(func() { w.write(to, pieces, answers) })
+	defer close(pieces)
+	defer w.HangUp(from)
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
@@ -169,7 +132,7 @@ func (w *Wire) write(to net.Conn, pieces <-chan piece, answers bool) {
 		}
 		time.Sleep(time.Until(p.due))
 		w.mu.Lock()
-		for (w.frozen || w.muted && answers) && !w.closed {
+		for (w.frozen || w.muted && answers) && !w.over {
 			w.holding = true
 			w.changed.Wait()
 		}

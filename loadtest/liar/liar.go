@@ -230,6 +230,11 @@ func (l *Liar) place(c call) answer {
 		if expires, err := time.Parse(time.RFC3339, a.object().text("expires_at")); err == nil {
 			return l.lie(a.with(object{"expires_at": expires.Add(time.Hour)}))
 		}
+	case "adds-a-space-to-replays":
+		if a.replayed() {
+			a.text = append(a.text, ' ')
+			return l.lie(a)
+		}
 	case "makes-a-second-order-of-one-replay-in-ten", "answers-one-replay-in-ten-with-a-second-order":
 		return l.double(c, a)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -38,13 +37,10 @@ type lateCommit struct {
 func (s *Stage) commitLate(ctx context.Context) *lateCommit {
 	const patience = 300 * time.Millisecond
 	direct := s.databaseURL()
-	u, err := url.Parse(direct)
-	s.check(err)
-	l := &lateCommit{stage: s, db: s.openDatabase(ctx, direct), table: s.key("orders"), wire: testenv.NewWire(s, u.Host)}
+	l := &lateCommit{stage: s, db: s.openDatabase(ctx, direct), table: s.key("orders"), wire: testenv.NewWire(s, direct)}
 	s.createTable(ctx, l.db, l.table, "id INT PRIMARY KEY, buyer VARCHAR(8) NOT NULL")
 	l.recovery = s.session(ctx, "recovery", l.db, readCommitted)
-	u.Host = l.wire.Addr()
-	a := s.session(ctx, "A", s.openDatabase(ctx, u.String()), readCommitted)
+	a := s.session(ctx, "A", s.openDatabase(ctx, l.wire.Through(direct)), readCommitted)
 	a.do(ctx, "BEGIN")
 	a.do(ctx, fmt.Sprintf("INSERT INTO %s VALUES (1, 'A')", l.table))
 	l.wire.Freeze()

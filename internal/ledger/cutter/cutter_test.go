@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -20,14 +20,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 func migrated(t *testing.T, url string) *sqltx.DB {
 	t.Helper()
-	sql, err := store.OpenSQL(t.Context(), testenv.Patient(t, url))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = sql.Close() })
-	if err := sql.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	sql := storetest.Migrated(t, testenv.Patient(t, url))
 	return sql.Ledger()
 }
 

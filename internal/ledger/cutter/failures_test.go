@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -20,14 +21,7 @@ func TestFailures(t *testing.T) {
 	t.Parallel()
 	errRefused := errors.New("the statement is refused")
 	dbURL := testenv.SQLite(t)
-	s, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	if err := s.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := storetest.Migrated(t, dbURL)
 	pool, err := s.DB().DB()
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -12,7 +13,7 @@ import (
 // database's error if BEGIN fails, whichever method runs it.
 func TestBeginFails(t *testing.T) {
 	t.Parallel()
-	db := migrated(t, testenv.SQLite(t)+"?_pragma=busy_timeout(1)").Ledger()
+	db := storetest.Migrated(t, testenv.SQLite(t)+"?_pragma=busy_timeout(1)").Ledger()
 	writer := begin(t, t.Context(), db)
 	defer writer.Rollback()
 	insertStock(t, writer, "a") // no other transaction can begin while this one writes

@@ -9,7 +9,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"gorm.io/gorm"
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
@@ -41,9 +40,6 @@ var ErrScan = errors.New("reading a row")
 
 // IsDuplicate reports whether err says that a row with the same key exists.
 func IsDuplicate(err error) bool {
-	if errors.Is(err, gorm.ErrDuplicatedKey) {
-		return true
-	}
 	switch e := driverError(err).(type) {
 	case *mysql.MySQLError:
 		return e.Number == mysqlDuplicateEntry
@@ -150,7 +146,7 @@ func isKnownRollback(err error) bool {
 		code := primary(e)
 		return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED || code == sqlite3.SQLITE_CONSTRAINT
 	}
-	return isTranslatedViolation(err)
+	return false
 }
 
 // IsStatementError reports whether the database refused a statement because of its
@@ -181,7 +177,7 @@ func IsStatementError(err error) bool {
 			return true
 		}
 	}
-	return isTranslatedViolation(err) || errors.Is(err, gorm.ErrInvalidField)
+	return false
 }
 
 // IsValueError reports whether the database refused a value, or a row that violates a constraint
@@ -200,14 +196,7 @@ func IsValueError(err error) bool {
 	case *gosqlite.Error:
 		return primary(e) == sqlite3.SQLITE_CONSTRAINT && e.Code() != sqlite3.SQLITE_CONSTRAINT_TRIGGER || primary(e) == sqlite3.SQLITE_MISMATCH
 	}
-	return isTranslatedViolation(err)
-}
-
-// isTranslatedViolation reports whether err is gorm's translation of a violated
-// constraint.
-func isTranslatedViolation(err error) bool {
-	return errors.Is(err, gorm.ErrDuplicatedKey) || errors.Is(err, gorm.ErrForeignKeyViolated) ||
-		errors.Is(err, gorm.ErrCheckConstraintViolated)
+	return false
 }
 
 // driverError returns the error in err that the database itself reported, or nil

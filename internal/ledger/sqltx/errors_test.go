@@ -16,6 +16,7 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -37,7 +38,7 @@ func classes(err error) string {
 // TestErrors_Duplicate checks the error of a second row with the same key.
 func TestErrors_Duplicate(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
+		s := storetest.Migrated(t, dbURL)
 		insertStock(t, s.Ledger(), "a")
 		again := "INSERT INTO stock (sku, kind, total, available) VALUES ('a', 'product', 1, 1)"
 		_, direct := s.Ledger().Exec(t.Context(), again)
@@ -119,7 +120,7 @@ func TestErrors_ByNumber(t *testing.T) {
 // for their text or their values.
 func TestErrors_Statement(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		db := migrated(t, dbURL).Ledger()
+		db := storetest.Migrated(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		for name, statement := range map[string]string{
 			"NULL":          "UPDATE stock SET available = NULL WHERE sku = 'a'",
@@ -146,7 +147,7 @@ func TestErrors_Statement(t *testing.T) {
 				t.Errorf("too long: %v is %q", err, classes(err))
 			}
 			// The driver refuses a text above the server's limit before it sends it.
-			narrow := opened(t, dbURL+"?maxAllowedPacket=4096").Ledger()
+			narrow := storetest.SQL(t, dbURL+"?maxAllowedPacket=4096").Ledger()
 			err := narrow.Transact(t.Context(), func(tx *sqltx.Tx) error {
 				_, err := tx.Exec(t.Context(), update, long)
 				return err
@@ -162,7 +163,7 @@ func TestErrors_Statement(t *testing.T) {
 // for a locked row.
 func TestErrors_LockWaitTimeout(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		db := migrated(t, dbURL).Ledger()
+		db := storetest.Migrated(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		short := map[sqltx.Dialect]string{
 			sqltx.MySQL:    "?innodb_lock_wait_timeout=1",
@@ -172,7 +173,7 @@ func TestErrors_LockWaitTimeout(t *testing.T) {
 		if db.Dialect() == sqltx.Postgres {
 			short = map[bool]string{true: "&", false: "?"}[strings.Contains(dbURL, "?")] + short
 		}
-		impatient := opened(t, dbURL+short).Ledger()
+		impatient := storetest.SQL(t, dbURL+short).Ledger()
 
 		holder := begin(t, t.Context(), db)
 		defer holder.Rollback()
@@ -188,7 +189,7 @@ func TestErrors_LockWaitTimeout(t *testing.T) {
 // to end a deadlock.
 func TestErrors_Deadlock(t *testing.T) {
 	forEachServer(t, func(t *testing.T, dbURL string) {
-		db := migrated(t, dbURL).Ledger()
+		db := storetest.Migrated(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		insertStock(t, db, "b")
 		first, second := begin(t, t.Context(), db), begin(t, t.Context(), db)
@@ -225,7 +226,7 @@ func TestErrors_Serialization(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := migrated(t, testenv.Patient(t, server.url(t)+server.query))
+			s := storetest.Migrated(t, testenv.Patient(t, server.url(t)+server.query))
 			insertStock(t, s.Ledger(), "a")
 			tx := s.DB().Begin(&sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 			defer tx.Rollback()
@@ -245,7 +246,7 @@ func TestErrors_Serialization(t *testing.T) {
 // nothing was committed.
 func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 	t.Run("PostgreSQL/deferred constraint", func(t *testing.T) {
-		db := migrated(t, testenv.Postgres(t)).Ledger()
+		db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 		run(t, db, "ALTER TABLE outbox ADD CONSTRAINT late UNIQUE (number) DEFERRABLE INITIALLY DEFERRED")
 		tx := begin(t, t.Context(), db)
 		for _, sku := range []string{"a", "b"} {
@@ -260,14 +261,14 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 		}
 	})
 	t.Run("PostgreSQL/transaction failed before", func(t *testing.T) {
-		tx := begin(t, t.Context(), migrated(t, testenv.Postgres(t)).Ledger())
+		tx := begin(t, t.Context(), storetest.Migrated(t, testenv.Postgres(t)).Ledger())
 		_, _ = tx.Exec(t.Context(), "nonsense")
 		if err := tx.Commit(); !sqltx.IsKnownRollback(err) {
 			t.Errorf("%v is %q", err, classes(err))
 		}
 	})
 	t.Run("PostgreSQL/serialization", func(t *testing.T) {
-		s := migrated(t, testenv.Postgres(t))
+		s := storetest.Migrated(t, testenv.Postgres(t))
 		insertStock(t, s.Ledger(), "a")
 		insertStock(t, s.Ledger(), "b")
 		serializable := &sql.TxOptions{Isolation: sql.LevelSerializable}
@@ -295,7 +296,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 	// Under a global read lock, COMMIT waits for the lock and fails with error 1205.
 	// IsKnownRollback relies on a rollback then.
 	t.Run("MariaDB/lock wait in COMMIT", func(t *testing.T) {
-		s := migrated(t, testenv.MariaDB(t)+"?lock_wait_timeout=1&max_statement_time=0")
+		s := storetest.Migrated(t, testenv.MariaDB(t)+"?lock_wait_timeout=1&max_statement_time=0")
 		db := s.Ledger()
 		insertStock(t, db, "a")
 		tx := begin(t, t.Context(), db)
@@ -330,7 +331,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 	})
 	t.Run("context ended before", func(t *testing.T) {
 		forEachSQL(t, func(t *testing.T, dbURL string) {
-			s := migrated(t, dbURL)
+			s := storetest.Migrated(t, dbURL)
 			db := s.Ledger()
 			insertStock(t, db, "a")
 			ctx, cancel := context.WithCancel(t.Context())
@@ -364,7 +365,7 @@ func TestErrors_CutConnectionIsUnknown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := migrated(t, test.url(t)).Ledger()
+			db := storetest.Migrated(t, test.url(t)).Ledger()
 			insertStock(t, db, "a")
 			tx := begin(t, t.Context(), db)
 			run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
@@ -384,7 +385,7 @@ func TestErrors_CutConnectionIsUnknown(t *testing.T) {
 // TestErrors_Contention checks that many concurrent writers of one row get no error.
 func TestErrors_Contention(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		db := migrated(t, dbURL).Ledger()
+		db := storetest.Migrated(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		run(t, db, "UPDATE stock SET available = 100")
 		var writers sync.WaitGroup

@@ -11,11 +11,11 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -53,7 +53,7 @@ func TestLostConnection(t *testing.T) {
 	for name, write := range writes {
 		for n, injected := 1, true; injected; n++ {
 			dbURL := testenv.SQLite(t)
-			s := migrated(t, dbURL)
+			s := storetest.Migrated(t, dbURL)
 			insertStock(t, s.Ledger(), "a")
 			u, err := url.Parse(dbURL)
 			if err != nil {
@@ -89,7 +89,7 @@ func TestLostConnection(t *testing.T) {
 // use the database returns its error.
 func TestNothingIsBegun(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
+		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
 		insertStock(t, db, "a")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -118,7 +118,7 @@ func TestNothingIsBegun(t *testing.T) {
 // transaction, and that no connection stays in use.
 func TestRefusedStatements(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
+		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
 		insertStock(t, db, "a")
 		down := sqltx.Statement{SQL: "UPDATE stock SET total = 7 WHERE sku = 'a'"}
@@ -169,7 +169,7 @@ func TestRefusedStatements(t *testing.T) {
 // error.
 func TestTransactionIsOver(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
+		s := storetest.Migrated(t, dbURL)
 		for name, end := range map[string]func(tx *sqltx.Tx) error{
 			"Commit":   (*sqltx.Tx).Commit,
 			"Rollback": func(tx *sqltx.Tx) error { return tx.RollbackError() },
@@ -219,7 +219,7 @@ func TestConnect_NoServer(t *testing.T) {
 // TestQueryRow checks the errors of reading one row.
 func TestQueryRow(t *testing.T) {
 	t.Parallel()
-	db := migrated(t, testenv.SQLite(t)).Ledger()
+	db := storetest.Migrated(t, testenv.SQLite(t)).Ledger()
 	var n int
 	if err := db.QueryRow(t.Context(), []any{&n}, "SELECT total FROM stock"); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("no row: %v", err)
@@ -227,7 +227,7 @@ func TestQueryRow(t *testing.T) {
 	if err := db.QueryRow(t.Context(), []any{&n}, "SELECT 'text'"); err == nil {
 		t.Error("a text was read as a number")
 	}
-	pg := migrated(t, testenv.Postgres(t)).Ledger()
+	pg := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	if err := pg.QueryRow(t.Context(), []any{&n}, "SELECT 1 / (2 - n) FROM generate_series(1, 2) AS n"); !sqltx.IsStatementError(err) {
 		t.Errorf("the second row fails: %v", err)
 	}
@@ -236,20 +236,5 @@ func TestQueryRow(t *testing.T) {
 		if err := at.Scan(value); err == nil {
 			t.Errorf("%v was read as the time %v", value, at)
 		}
-	}
-}
-
-// TestErrors_OfGorm checks the errors with which gorm replaces those of the database.
-func TestErrors_OfGorm(t *testing.T) {
-	for _, err := range []error{gorm.ErrDuplicatedKey, gorm.ErrForeignKeyViolated, gorm.ErrCheckConstraintViolated} {
-		if !sqltx.IsStatementError(err) || !sqltx.IsKnownRollback(err) || sqltx.IsValueError(err) == sqltx.IsDuplicate(err) {
-			t.Errorf("%v is %q", err, classes(err))
-		}
-	}
-	if !sqltx.IsStatementError(gorm.ErrInvalidField) || !sqltx.ProvesNoCommit(gorm.ErrInvalidField) {
-		t.Errorf("%v is %q", gorm.ErrInvalidField, classes(gorm.ErrInvalidField))
-	}
-	if !sqltx.IsKnownRollback(sql.ErrTxDone) {
-		t.Errorf("%v is %q", sql.ErrTxDone, classes(sql.ErrTxDone))
 	}
 }

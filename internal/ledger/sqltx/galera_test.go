@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -20,7 +21,7 @@ func TestGalera(t *testing.T) {
 		return
 	}
 	nodes := testenv.OwnGalera(t)
-	all := []*sqltx.DB{migrated(t, nodes[0].URL()).Ledger(), opened(t, nodes[1].URL()).Ledger()}
+	all := []*sqltx.DB{storetest.Migrated(t, nodes[0].URL()).Ledger(), storetest.SQL(t, nodes[1].URL()).Ledger()}
 	insertStock(t, all[0], "a")
 	const writers, turns = 8, 100
 	var (

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -16,7 +17,7 @@ import (
 // as one text only if the driver interpolates the arguments.
 func TestTexts_OnlyWithInterpolation(t *testing.T) {
 	for query, want := range map[string]bool{"": true, "?interpolateParams=false": false} {
-		conn, err := connections(t, opened(t, testenv.MariaDB(t)+query)).Conn(t.Context())
+		conn, err := connections(t, storetest.SQL(t, testenv.MariaDB(t)+query)).Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,8 +41,8 @@ func twoRows(sku string) func(checked func(string) string) []sqltx.Statement {
 // interrupts it, and that Commit never reports the opposite.
 func TestTexts_Killed(t *testing.T) {
 	t.Parallel()
-	s := migrated(t, testenv.MariaDB(t))
-	db, killer := s.Ledger(), opened(t, testenv.MariaDB(t))
+	s := storetest.Migrated(t, testenv.MariaDB(t))
+	db, killer := s.Ledger(), storetest.SQL(t, testenv.MariaDB(t))
 	name := one[string](t, db, "SELECT DATABASE()")
 	insertStock(t, db, "a")
 	connections(t, s).SetMaxOpenConns(1)
@@ -92,7 +93,7 @@ func TestTexts_Killed(t *testing.T) {
 // that user.
 func readOnlyUser(t *testing.T, dbURL string) string {
 	t.Helper()
-	admin := opened(t, dbURL).Ledger()
+	admin := storetest.SQL(t, dbURL).Ledger()
 	u, err := url.Parse(dbURL)
 	if err != nil {
 		t.Fatal(err)
@@ -120,11 +121,11 @@ func TestReadOnly(t *testing.T) {
 	t.Run("MariaDB", func(t *testing.T) {
 		t.Parallel()
 		server := testenv.OwnMariaDB(t)
-		admin := migrated(t, server.URL()).Ledger()
+		admin := storetest.Migrated(t, server.URL()).Ledger()
 		insertStock(t, admin, "a")
 		plain := readOnlyUser(t, server.URL())
 		for _, query := range []string{"", "?interpolateParams=false"} {
-			db := opened(t, plain+query).Ledger()
+			db := storetest.SQL(t, plain+query).Ledger()
 			tx := begin(t, t.Context(), db)
 			run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
 			// As in the demotion of a primary, SET GLOBAL does not wait for open transactions.
@@ -140,10 +141,10 @@ func TestReadOnly(t *testing.T) {
 	t.Run("PostgreSQL", func(t *testing.T) {
 		t.Parallel()
 		server := testenv.OwnPostgres(t)
-		admin := migrated(t, server.URL()).Ledger()
+		admin := storetest.Migrated(t, server.URL()).Ledger()
 		insertStock(t, admin, "a")
 		run(t, admin, "ALTER ROLE postgres SET default_transaction_read_only = on")
-		refused(t, opened(t, server.URL()).Ledger())
+		refused(t, storetest.SQL(t, server.URL()).Ledger())
 	})
 }
 
@@ -159,7 +160,7 @@ func TestTexts_RefusedInTheMiddle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := migrated(t, test.dbURL)
+			s := storetest.Migrated(t, test.dbURL)
 			db := s.Ledger()
 			insertStock(t, db, "a")
 			for statement := range strings.SplitSeq(test.refuse, ";\n") {

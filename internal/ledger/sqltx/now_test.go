@@ -3,6 +3,8 @@ package sqltx_test
 import (
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 )
 
 // TestNow checks that the database's clock can be read, and that a statement can
@@ -10,7 +12,7 @@ import (
 func TestNow(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		db := migrated(t, dbURL).Ledger()
+		db := storetest.Migrated(t, dbURL).Ledger()
 		before := time.Now().Truncate(time.Millisecond)
 		now, err := db.Now(t.Context())
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -16,8 +17,8 @@ import (
 func TestCommit_StandbyAway(t *testing.T) {
 	t.Parallel()
 	primary, standby := testenv.OwnPostgresPair(t)
-	admin := migrated(t, primary.URL()).Ledger()
-	s := opened(t, primary.URL()+"&statement_timeout=1500&lock_timeout=200")
+	admin := storetest.Migrated(t, primary.URL()).Ledger()
+	s := storetest.SQL(t, primary.URL()+"&statement_timeout=1500&lock_timeout=200")
 	connections(t, s).SetMaxIdleConns(0) // no idle sessions, because the test terminates some
 	db := s.Ledger()
 	for _, sku := range []string{"a", "b", "c", "d", "e", "f", "g"} {
@@ -114,7 +115,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 // pipeline known.
 func TestCommitIf_TriggerWarns(t *testing.T) {
 	t.Parallel()
-	db := migrated(t, testenv.Postgres(t)).Ledger()
+	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	insertStock(t, db, "a")
 	run(t, db, "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE WARNING ''audited''; RETURN NEW; END'")
 	run(t, db, "CREATE TRIGGER warn BEFORE UPDATE OR INSERT ON stock FOR EACH ROW EXECUTE FUNCTION warn()")
@@ -127,7 +128,7 @@ func TestCommitIf_TriggerWarns(t *testing.T) {
 // TestCommit_NoTransaction checks that the outcome is unknown if a COMMIT finds no transaction. A
 // pooler that changes servers within a transaction causes that.
 func TestCommit_NoTransaction(t *testing.T) {
-	db := migrated(t, testenv.Postgres(t)).Ledger()
+	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	insertStock(t, db, "a")
 	tx := begin(t, t.Context(), db)
 	run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
@@ -140,7 +141,7 @@ func TestCommit_NoTransaction(t *testing.T) {
 // TestCommit_AnsweredByRollback checks that a COMMIT which the server answers with
 // ROLLBACK is an error. A failed statement that returns rows causes that.
 func TestCommit_AnsweredByRollback(t *testing.T) {
-	db := migrated(t, testenv.Postgres(t)).Ledger()
+	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	insertStock(t, db, "a")
 	tx := begin(t, t.Context(), db)
 	run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
@@ -157,7 +158,7 @@ func TestCommit_AnsweredByRollback(t *testing.T) {
 
 // TestPipeline_AnsweredByRollback checks the same for a COMMIT in a pipeline.
 func TestPipeline_AnsweredByRollback(t *testing.T) {
-	db := migrated(t, testenv.Postgres(t)).Ledger()
+	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	tx := begin(t, t.Context(), db)
 	if err := tx.QueryRow(t.Context(), []any{new(int)}, "SELECT 1 / 0"); err == nil {
 		t.Fatal("no error")
@@ -173,13 +174,9 @@ func TestPipeline_AnsweredByRollback(t *testing.T) {
 func TestCommitIf_NotPrepared(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)
-	insertStock(t, migrated(t, dbURL).Ledger(), "a")
-	wire, wireURL, err := faults.NewWire(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(wire.Close)
-	db := opened(t, wireURL).Ledger()
+	insertStock(t, storetest.Migrated(t, dbURL).Ledger(), "a")
+	wire, wireURL := faults.NewWire(t, dbURL)
+	db := storetest.SQL(t, wireURL).Ledger()
 	wire.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "PREPARE"})
 	committed, err := commitIf(t.Context(), db, sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
 	if _, injected := wire.Disarm(); len(injected) != 1 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -14,7 +15,7 @@ import (
 // and in a transaction, and that it returns every kind of error.
 func TestQueryEach(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
+		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
 		for _, sku := range []string{"b", "a", "c"} {
 			insertStock(t, db, sku)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -17,7 +18,7 @@ func TestCheckSkipLocked(t *testing.T) {
 	for _, d := range testenv.Databases() {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			db := migrated(t, d.URL(t)).Ledger()
+			db := storetest.Migrated(t, d.URL(t)).Ledger()
 			if d.Name == "SQLite" {
 				if err := db.CheckSkipLocked(t.Context(), query); !errors.Is(err, sqltx.ErrNoSkipLocked) {
 					t.Errorf("answered %v", err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 )
 
 // TestSlowLog checks which statements are logged, and with which attributes.
@@ -74,7 +75,7 @@ func TestSlowLog_EveryPath(t *testing.T) {
 			insert = "INSERT INTO stock (sku, kind, total, available)"
 			values = " VALUES (?, 'product', 1, 1)"
 		)
-		admin := migrated(t, dbURL).Ledger()
+		admin := storetest.Migrated(t, dbURL).Ledger()
 		dialect := admin.Dialect()
 		slow := update + " AND SLEEP(1.1) = 0"
 		if dialect == sqltx.Postgres {
@@ -143,7 +144,7 @@ func TestSlowLog_EveryPath(t *testing.T) {
 		for n, path := range paths {
 			sku := "sesame " + path.name
 			insertStock(t, admin, sku)
-			s := opened(t, dbURL+path.query)
+			s := storetest.SQL(t, dbURL+path.query)
 			s.LogTo(slog.New(slog.NewJSONHandler(&logs[n], nil)))
 			running.Go(func() {
 				if err := path.do(sqltx.WithOrders(t.Context(), 7), s.Ledger(), sku); err != nil {

@@ -35,31 +35,6 @@ func runOn(t *testing.T, databases []testenv.Database, test func(t *testing.T, d
 	}
 }
 
-// migrated opens the database and creates its tables.
-func migrated(t testing.TB, dbURL string) *store.SQL {
-	t.Helper()
-	s := opened(t, dbURL)
-	if err := s.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// opened opens the database and closes it when the test ends.
-func opened(t testing.TB, dbURL string) *store.SQL {
-	t.Helper()
-	s, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
 // connections returns the connection pool of s.
 func connections(t testing.TB, s *store.SQL) *sql.DB {
 	t.Helper()

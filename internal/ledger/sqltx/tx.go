@@ -128,9 +128,7 @@ func (t *transaction) stillOpen(err error) bool {
 	if driverError(err) == nil { // the connection is lost, or the answer
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackTimeout)
-	defer cancel()
-	return t.pool.open(ctx, t.conn)
+	return t.pool.open(t.ctx, t.conn)
 }
 
 // openMySQL asks the server for the variable in_transaction. MySQL has no such variable and returns
@@ -154,26 +152,25 @@ func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 // number of rows, unless the number is 0. A server that accepts texts checks the number itself.
 // Every error except ErrUnknownOutcome proves that nothing was committed.
 func (t *transaction) commit(statements []Statement, rows int64) error {
+	defer func() { _ = t.Rollback() }() // unless it is over
 	switch {
 	case t.over:
 		return sql.ErrTxDone
 	case t.failed:
-		return errors.Join(pgx.ErrTxCommitRollback, t.Rollback())
+		return pgx.ErrTxCommitRollback
 	case t.ctx.Err() != nil: // the COMMIT is not sent
-		return errors.Join(t.ctx.Err(), t.Rollback())
+		return t.ctx.Err()
 	case !t.begun && len(statements) == 0:
-		return t.Rollback()
+		return nil
 	}
 	if !t.texts && len(statements) > 0 {
 		if err := t.execFirst(statements, rows); err != nil {
-			_ = t.Rollback()
 			return err
 		}
 		statements = nil
 	}
 	_, err := t.exec(t.ctx, append(statements, Statement{SQL: "COMMIT"}))
 	if err != nil && len(statements) > 0 && (provesNoCommit(err) || t.stillOpen(err)) {
-		_ = t.Rollback()
 		return err
 	}
 	t.end(err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -74,7 +74,7 @@ func TestCommitIf(t *testing.T) {
 }
 
 func testCommitIf(t *testing.T, dbURL string) {
-	db := migrated(t, dbURL).Ledger()
+	db := storetest.Migrated(t, dbURL).Ledger()
 	requiring := func(condition string) func(func(string) string) []sqltx.Statement {
 		return func(checked func(string) string) []sqltx.Statement {
 			return append(inserting("c")(checked), sqltx.Statement{
@@ -141,7 +141,7 @@ func TestAppendText(t *testing.T) {
 	texts := []string{"", "a", "a b", "a'b", "''", `a\`, `\'`, "a?", "$1", "a;--", string(visible[:50]), string(visible[50:])}
 	stored := func(t *testing.T, dbURL string) {
 		t.Parallel()
-		db := migrated(t, dbURL).Ledger()
+		db := storetest.Migrated(t, dbURL).Ledger()
 		for i, text := range texts {
 			literal := db.Dialect().AppendText([]byte("INSERT INTO stock (total, available, kind, sku) VALUES (1, ?, 'product', "), text)
 			run(t, db, string(append(literal, ')')), i)
@@ -161,12 +161,8 @@ func TestAppendText(t *testing.T) {
 // through it.
 func wired(t *testing.T, dbURL string) (wire *testenv.Wire, wireURL string) {
 	t.Helper()
-	u, err := url.Parse(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wire = testenv.NewWire(t, u.Host)
-	return wire, strings.Replace(dbURL, u.Host, wire.Addr(), 1)
+	wire = testenv.NewWire(t, dbURL)
+	return wire, wire.Through(dbURL)
 }
 
 // TestCommitIf_AnswerLost checks that the outcome of a text is unknown if the
@@ -175,7 +171,7 @@ func TestCommitIf_AnswerLost(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
 		wire, wireURL := wired(t, dbURL)
-		db, direct := migrated(t, wireURL).Ledger(), opened(t, dbURL).Ledger()
+		db, direct := storetest.Migrated(t, wireURL).Ledger(), storetest.SQL(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		first := sqltx.Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}
 		if committed, err := commitIf(t.Context(), db, first, 1, inserting("c")); !committed || err != nil { // prepares the statements
@@ -214,7 +210,7 @@ func TestCommit_AnswerLost(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
 		wire, wireURL := wired(t, dbURL)
-		db, direct := migrated(t, wireURL).Ledger(), opened(t, dbURL).Ledger()
+		db, direct := storetest.Migrated(t, wireURL).Ledger(), storetest.SQL(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		tx := begin(t, t.Context(), db)
 		run(t, tx, "UPDATE stock SET available = 7 WHERE sku = 'a'")
@@ -236,7 +232,7 @@ func TestCommit_AnswerLost(t *testing.T) {
 // it, if the COMMIT is not sent.
 func TestCommit_NotSent(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		db := migrated(t, dbURL).Ledger()
+		db := storetest.Migrated(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		update := func(ctx context.Context) *sqltx.Tx {
 			tx := begin(t, ctx, db)
@@ -277,12 +273,12 @@ func TestCommit_NotSent(t *testing.T) {
 // is returned if its first statement is a QueryRow.
 func TestQueryRow_NotBegun(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		db := migrated(t, dbURL).Ledger()
+		db := storetest.Migrated(t, dbURL).Ledger()
 		if db.Dialect() == sqltx.SQLite {
 			holder := begin(t, t.Context(), db)
 			defer holder.Rollback()
 			run(t, holder, "UPDATE stock SET available = 7") // holds the write lock
-			db = opened(t, dbURL+"?_pragma=busy_timeout(100)").Ledger()
+			db = storetest.SQL(t, dbURL+"?_pragma=busy_timeout(100)").Ledger()
 		}
 		tx := begin(t, t.Context(), db)
 		defer tx.Rollback()
@@ -302,7 +298,7 @@ func TestQueryRow_NotBegun(t *testing.T) {
 func TestRollback_Failed(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
+		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
 		insertStock(t, db, "a")
 		connections(t, s).SetMaxOpenConns(1)
@@ -346,7 +342,7 @@ func inEachWay(t *testing.T, test func(t *testing.T, dbURL string)) {
 // that its errors leave no transaction behind.
 func TestFirstQuery(t *testing.T) {
 	inEachWay(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
+		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
 		insertStock(t, db, "a")
 		insertStock(t, db, "b")
@@ -432,7 +428,7 @@ func TestFirstQuery_Lost(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
 		wire, wireURL := wired(t, dbURL)
-		s := migrated(t, wireURL)
+		s := storetest.Migrated(t, wireURL)
 		tx := begin(t, t.Context(), s.Ledger())
 		wire.Cut()
 		n := 0
@@ -452,7 +448,7 @@ func TestFirstQuery_Lost(t *testing.T) {
 // leaves nothing of its transaction, and that this is known.
 func TestAtCommit(t *testing.T) {
 	inEachWay(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
+		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
 		insertStock(t, db, "a")
 		insert := sqltx.Statement{SQL: "INSERT INTO stock (sku, kind, total, available) VALUES ('b', 'product', 1, 1)"}

@@ -81,8 +81,15 @@ func New(ctx context.Context, address string, lease time.Duration) (*Locker, err
 		return nil, fmt.Errorf("connecting to etcd: %w", err)
 	}
 	lease = cmp.Or(lease, lock.DefaultLease)
+	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
+	failed := func(err error) error {
+		if ctx.Err() != nil { // the library does not say why no server has answered
+			err = fmt.Errorf("no answer within %v: %w", time.Since(start).Round(100*time.Millisecond), err)
+		}
+		return fmt.Errorf("connecting to etcd at %s: %w", strings.Join(e.Servers, ","), err)
+	}
 	clientCtx, cancelClient := context.WithCancel(context.Background())
 	defer context.AfterFunc(ctx, cancelClient)() // ctx bounds the login only, and not the client
 	client, err := connect(clientv3.Config{
@@ -94,11 +101,11 @@ func New(ctx context.Context, address string, lease time.Duration) (*Locker, err
 		Logger: zap.NewNop(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("connecting to etcd at %s: %w", strings.Join(e.Servers, ","), err)
+		return nil, failed(err)
 	}
 	if _, err := client.Get(ctx, e.base()); err != nil {
 		_ = client.Close()
-		return nil, fmt.Errorf("connecting to etcd at %s: %w", strings.Join(e.Servers, ","), err)
+		return nil, failed(err)
 	}
 	seconds := (lease + time.Second - 1) / time.Second
 	b := &backend{client: client, base: e.base(), leaseSeconds: max(int64(seconds), 2)}

@@ -387,8 +387,8 @@ func TestLeaseEndsWithSession(t *testing.T) {
 func TestNewThatFails(t *testing.T) {
 	for address, says := range map[string]string{
 		"h1":                      "the address of etcd",
-		"127.0.0.1:1":             "connecting to etcd at 127.0.0.1:1",
-		"shop:p%40ss@127.0.0.1:1": "connecting to etcd at 127.0.0.1:1",
+		"127.0.0.1:1":             "connecting to etcd at 127.0.0.1:1: no answer within ",
+		"shop:p%40ss@127.0.0.1:1": "connecting to etcd at 127.0.0.1:1: no answer within ",
 	} {
 		before := goleak.IgnoreCurrent()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

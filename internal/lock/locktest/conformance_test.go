@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/postgres"
 	"github.com/holdfast-stock/holdfast/internal/lock/zookeeper"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -160,14 +161,7 @@ func (d database) Addr() string { return d.URL() }
 
 func migrated(t *testing.T, server *testenv.DatabaseServer) database {
 	t.Helper()
-	ledger, err := store.OpenSQL(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ledger.Close()
-	if err := ledger.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	storetest.MigratedURL(t, server.URL())
 	return database{server}
 }
 
@@ -244,12 +238,8 @@ func (r *rig) OverWire(ctx context.Context, lease time.Duration) (lock.Locker, l
 		addrs []string
 	)
 	for _, s := range r.servers {
-		addr, inURL := s.Addr(), func(addr string) string { return addr }
-		if u, err := url.Parse(addr); err == nil && u.Path != "" {
-			addr, inURL = u.Host, func(addr string) string { u.Host = addr; return u.String() }
-		}
-		w := testenv.NewWire(r.t, addr)
-		ws, addrs = append(ws, w), append(addrs, inURL(w.Addr()))
+		w := testenv.NewWire(r.t, s.Addr())
+		ws, addrs = append(ws, w), append(addrs, w.Through(s.Addr()))
 	}
 	l, err := r.open(ctx, addrs, lease)
 	return l, ws, err

@@ -68,9 +68,7 @@ func (c *counter) wait(ctx context.Context, conn *sql.Conn, key any) (taken sess
 	if err := next(rows, &taken.Session, &taken.Granted); err != nil {
 		return taken, err
 	}
-	if !rows.NextResultSet() {
-		return taken, cmp.Or(rows.Err(), errCutShort)
-	}
+	rows.NextResultSet() // if there is none, there is no row to read
 	token, clock, err := read(rows)
 	if err != nil || !taken.Granted {
 		return taken, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -21,10 +22,10 @@ import (
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.MariaDB(t)
-	if _, err := New(t.Context(), open(t, dbURL), 0); !errors.Is(err, lock.ErrNotMigrated) {
+	if _, err := New(t.Context(), storetest.Sessions(t, dbURL), 0); !errors.Is(err, lock.ErrNotMigrated) {
 		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNotMigrated)
 	}
-	migrate(t, dbURL)
+	storetest.MigratedURL(t, dbURL)
 	u, err := url.Parse(dbURL)
 	if err != nil {
 		t.Fatal(err)

@@ -13,41 +13,19 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
-
-func open(t *testing.T, dbURL string) *sql.DB {
-	t.Helper()
-	pool, err := store.OpenSessions(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
-	return pool
-}
-
-func migrate(t *testing.T, dbURL string) {
-	t.Helper()
-	ledger, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ledger.Close()
-	if err := ledger.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // TestReadOnlyServer makes the server of a holder read-only, like the first step of a switchover to
 // another server.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnMariaDB(t)
-	migrate(t, server.URL())
-	pool := open(t, server.URL())
+	storetest.MigratedURL(t, server.URL())
+	pool := storetest.Sessions(t, server.URL())
 	l, err := New(t.Context(), pool, locktest.LongLease)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +51,7 @@ func TestGaleraNode(t *testing.T) {
 		t.Fatalf("Galera is not installed: %v", err)
 	}
 	server := testenv.OwnMariaDB(t, "--wsrep-provider="+library, "--wsrep-on=OFF", "--binlog-format=ROW")
-	if _, err := New(t.Context(), open(t, server.URL()), 0); err == nil || !strings.Contains(err.Error(), "Galera") {
+	if _, err := New(t.Context(), storetest.Sessions(t, server.URL()), 0); err == nil || !strings.Contains(err.Error(), "Galera") {
 		t.Errorf("New on a Galera node: %v", err)
 	}
 }
@@ -117,9 +95,8 @@ func TestKey(t *testing.T) {
 // TestRaise raises a sequence that another session has raised further meanwhile.
 func TestRaise(t *testing.T) {
 	t.Parallel()
-	dbURL := testenv.MariaDB(t)
-	migrate(t, dbURL)
-	conn, err := open(t, dbURL).Conn(t.Context())
+	dbURL := storetest.MigratedURL(t, testenv.MariaDB(t))
+	conn, err := storetest.Sessions(t, dbURL).Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,6 +120,7 @@ func TestRaise(t *testing.T) {
 func TestWait_CutShort(t *testing.T) {
 	t.Parallel()
 	granted, token := []driver.Value{int64(7), int64(1)}, []driver.Value{int64(42), int64(42 + session.MaxBehind)}
+	behind := []driver.Value{int64(42), int64(43 + session.MaxBehind)}
 	for name, test := range map[string]struct {
 		answer answer
 		want   session.Taken
@@ -152,6 +130,7 @@ func TestWait_CutShort(t *testing.T) {
 		"no session":           {answer{rows: [][]driver.Value{{"x", int64(1)}, token}}, session.Taken{}},
 		"without second part":  {answer{rows: [][]driver.Value{granted}}, session.Taken{}},
 		"without token":        {answer{rows: [][]driver.Value{granted, nil}}, session.Taken{}},
+		"not raised":           {answer{rows: [][]driver.Value{granted, behind}}, session.Taken{}}, // the answer to that has no token
 		"no number":            {answer{rows: [][]driver.Value{granted, {"x", int64(0)}}}, session.Taken{}},
 		"cut after its tokens": {answer{rows: [][]driver.Value{granted, token}, end: io.ErrUnexpectedEOF}, session.Taken{}},
 	} {

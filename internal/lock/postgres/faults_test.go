@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -18,15 +19,11 @@ import (
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)
-	if _, err := New(t.Context(), open(t, dbURL), 0); !errors.Is(err, lock.ErrNotMigrated) {
+	if _, err := New(t.Context(), storetest.Sessions(t, dbURL), 0); !errors.Is(err, lock.ErrNotMigrated) {
 		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNotMigrated)
 	}
-	migrateUp(t, dbURL)
-	wire, wired, err := faults.NewWire(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(wire.Close)
+	storetest.MigratedURL(t, dbURL)
+	wire, wired := faults.NewWire(t, dbURL)
 	mustBeRefused := func(statement string, err error) {
 		t.Helper()
 		var server *pgconn.PgError
@@ -36,13 +33,13 @@ func TestFailingStatements(t *testing.T) {
 	}
 	for _, statement := range []string{"set_config", "to_regclass"} {
 		wire.Arm(faults.Fault{Kind: faults.Deadlock, Nth: 1, Only: statement})
-		l, err := New(t.Context(), open(t, wired), 0)
+		l, err := New(t.Context(), storetest.Sessions(t, wired), 0)
 		mustBeRefused(statement, err)
 		if l != nil {
 			l.Close()
 		}
 	}
-	l, err := New(t.Context(), open(t, wired), 0)
+	l, err := New(t.Context(), storetest.Sessions(t, wired), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +61,8 @@ func TestFailingStatements(t *testing.T) {
 // TestOldServer hides the setting that PostgreSQL 13 lacks.
 func TestOldServer(t *testing.T) {
 	t.Parallel()
-	dbURL := testenv.Postgres(t)
-	migrateUp(t, dbURL)
-	if _, err := open(t, dbURL).ExecContext(t.Context(), `CREATE SCHEMA old;
+	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))
+	if _, err := storetest.Sessions(t, dbURL).ExecContext(t.Context(), `CREATE SCHEMA old;
 		CREATE VIEW old.pg_settings AS SELECT * FROM pg_catalog.pg_settings WHERE name <> 'idle_session_timeout'`); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +73,7 @@ func TestOldServer(t *testing.T) {
 	query := u.Query()
 	query.Set("search_path", "old,pg_catalog,public")
 	u.RawQuery = query.Encode()
-	if _, err := New(t.Context(), open(t, u.String()), 0); err == nil || !strings.Contains(err.Error(), "PostgreSQL 14") {
+	if _, err := New(t.Context(), storetest.Sessions(t, u.String()), 0); err == nil || !strings.Contains(err.Error(), "PostgreSQL 14") {
 		t.Errorf("New on a server without idle_session_timeout: %v", err)
 	}
 }

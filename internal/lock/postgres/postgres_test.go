@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"database/sql"
 	"os"
 	"strings"
 	"syscall"
@@ -10,41 +9,17 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-func open(t *testing.T, dbURL string) *sql.DB {
-	t.Helper()
-	pool, err := store.OpenSessions(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pool.Close() })
-	return pool
-}
-
-// migrateUp creates the schema of the database at dbURL.
-func migrateUp(t *testing.T, dbURL string) {
-	t.Helper()
-	ledger, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ledger.Close()
-	if err := ledger.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestPgBouncer connects through a PgBouncer. With transaction pooling, a connection has no session
 // of its own. With session pooling, it has one.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
-	dbURL := testenv.Postgres(t)
-	migrateUp(t, dbURL)
+	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))
 	for _, settings := range [][]string{
 		{"pool_mode = transaction"},
 		{"pool_mode = transaction", "server_round_robin = 1"},
@@ -52,7 +27,7 @@ func TestPgBouncer(t *testing.T) {
 	} {
 		t.Run(strings.Join(settings, ", "), func(t *testing.T) {
 			t.Parallel()
-			pooled := open(t, testenv.OwnPgBouncer(t, dbURL, settings...))
+			pooled := storetest.Sessions(t, testenv.OwnPgBouncer(t, dbURL, settings...))
 			if _, err := New(t.Context(), pooled, 0); err == nil || settings[0] == "pool_mode = transaction" && !strings.Contains(err.Error(), "pooler") {
 				t.Errorf("New behind a PgBouncer: %v", err)
 			}
@@ -60,13 +35,13 @@ func TestPgBouncer(t *testing.T) {
 	}
 	t.Run("pool_mode = session", func(t *testing.T) {
 		t.Parallel()
-		l, err := New(t.Context(), open(t, testenv.OwnPgBouncer(t, dbURL, "pool_mode = session")), 0)
+		l, err := New(t.Context(), storetest.Sessions(t, testenv.OwnPgBouncer(t, dbURL, "pool_mode = session")), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
 		lease := locktest.MustLock(t, l, "a")
-		direct, err := New(t.Context(), open(t, dbURL), 0)
+		direct, err := New(t.Context(), storetest.Sessions(t, dbURL), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,9 +55,8 @@ func TestPgBouncer(t *testing.T) {
 // forgets their locks. New sessions must count the uptime from then on.
 func TestCrashedProcess(t *testing.T) {
 	t.Parallel()
-	dbURL := testenv.OwnPostgres(t).URL()
-	migrateUp(t, dbURL)
-	pool := open(t, dbURL)
+	dbURL := storetest.MigratedURL(t, testenv.OwnPostgres(t).URL())
+	pool := storetest.Sessions(t, dbURL)
 	connect := func() (s session.Server, err error) {
 		conn, err := pool.Conn(t.Context())
 		if err != nil {
@@ -114,9 +88,8 @@ func TestCrashedProcess(t *testing.T) {
 // it.
 func TestRaise(t *testing.T) {
 	t.Parallel()
-	dbURL := testenv.Postgres(t)
-	migrateUp(t, dbURL)
-	pool := open(t, dbURL)
+	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))
+	pool := storetest.Sessions(t, dbURL)
 	const ahead = int64(9_000_000_000_000_000)
 	raising, err := pool.Begin()
 	if err != nil {

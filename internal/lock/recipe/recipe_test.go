@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"log/slog"
-	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -64,25 +64,11 @@ func newRig(t *testing.T, name string) *rig {
 	case "etcd":
 		r.addrs = []string{testenv.Etcd(t)}
 	case "mysql":
-		r.addrs = []string{migrated(t, testenv.MariaDB(t))}
+		r.addrs = []string{storetest.MigratedURL(t, testenv.MariaDB(t))}
 	case "postgres":
-		r.addrs = []string{migrated(t, testenv.Postgres(t))}
+		r.addrs = []string{storetest.MigratedURL(t, testenv.Postgres(t))}
 	}
 	return r
-}
-
-// migrated creates the tables in the database, and returns its URL.
-func migrated(t *testing.T, dbURL string) string {
-	t.Helper()
-	ledger, err := store.OpenSQL(t.Context(), dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ledger.Close()
-	if err := ledger.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return dbURL
 }
 
 // open returns a new instance with leases that are long enough for a busy machine to renew them.
@@ -100,12 +86,8 @@ func (r *rig) openOverWires(t *testing.T) (lock.Locker, []*testenv.Wire) {
 		addrs []string
 	)
 	for _, addr := range r.addrs {
-		host := addr
-		if u, err := url.Parse(addr); err == nil && u.Host != "" { // addr is the URL of a database
-			host = u.Host
-		}
-		w := testenv.NewWire(t, host)
-		wires, addrs = append(wires, w), append(addrs, strings.Replace(addr, host, w.Addr(), 1))
+		w := testenv.NewWire(t, addr)
+		wires, addrs = append(wires, w), append(addrs, w.Through(addr))
 	}
 	return r.openOn(t, addrs, leaseOf(r.backend.Name)), wires
 }
@@ -118,22 +100,12 @@ func (r *rig) openOn(t *testing.T, addrs []string, lease time.Duration) lock.Loc
 	servers := backends.Servers{Lease: lease, ZooKeeper: strings.Join(addrs, ","), Etcd: strings.Join(addrs, ",")}
 	if r.backend.Flag == "redis" || r.backend.Flag == "redlock" {
 		for _, addr := range addrs {
-			client, err := store.OpenRedis(t.Context(), "redis://"+addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { client.Close() })
-			servers.Redlock = append(servers.Redlock, client)
+			servers.Redlock = append(servers.Redlock, storetest.Redis(t, "redis://"+addr))
 		}
 		servers.Redis = servers.Redlock[0]
 	}
 	if r.backend.Flag == "db" {
-		pool, err := store.OpenSessions(addrs[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { pool.Close() })
-		servers.SQL = pool
+		servers.SQL = storetest.Sessions(t, addrs[0])
 	}
 	var (
 		l           lock.Locker

@@ -11,18 +11,14 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // onRedis returns a Locker in Redis, and a function that deletes keys there.
 func onRedis(t *testing.T) (l *redislock.Locker, remove func(key string)) {
 	t.Helper()
-	client, err := store.OpenRedis(t.Context(), testenv.Redis(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
+	client := storetest.Redis(t, testenv.Redis(t))
 	l = redislock.New(client, redislock.Options{Lease: 30 * time.Second})
 	t.Cleanup(func() { _ = l.Close() })
 	return l, func(key string) {

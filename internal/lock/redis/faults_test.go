@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -28,10 +29,10 @@ type faulty struct {
 
 func newFaulty(t *testing.T, options Options) faulty {
 	t.Helper()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	f := faulty{
 		t: t, hook: faults.NewHook(), ours: newLocker(t, client, options),
-		other: newLocker(t, openClient(t, testenv.Redis(t)), Options{}), name: "faulty-" + uuid.NewString(),
+		other: newLocker(t, storetest.Redis(t, testenv.Redis(t)), Options{}), name: "faulty-" + uuid.NewString(),
 	}
 	locktest.MustUnlock(t, locktest.MustLock(t, f.other, f.name)) // the server has the scripts after this
 	client.AddHook(f.hook)

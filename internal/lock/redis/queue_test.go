@@ -9,8 +9,10 @@ import (
 	"github.com/google/uuid"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -39,7 +41,7 @@ func startBehindWith(ctx context.Context, t *testing.T, l *Locker, name string) 
 	t.Helper()
 	client := l.backend.client
 	requests := &requestCounter{locker: l.backend.id, name: name}
-	client.AddHook(requests)
+	client.AddHook(faults.Around(requests.around))
 	waiting := locktest.LockAsync(ctx, l, name)
 	testenv.Await(t, "the waiter has asked twice", func() bool { return requests.n.Load() >= 2 })
 	return waiting, requests
@@ -66,10 +68,10 @@ func TestACL(t *testing.T) {
 		"~stock:*", "~holdfast_token:*", "~holdfast_queue:*", "~holdfast_tick:*", "~holdfast_holders:*",
 		"~redisson_unlock_latch:*", "~redisson_lock__channel:*", "&redisson_lock__channel:*", "&holdfast_wake:*",
 	}
-	if err := openClient(t, server.URL()).ACLSetUser(t.Context(), "locks", rules...).Err(); err != nil {
+	if err := storetest.Redis(t, server.URL()).ACLSetUser(t.Context(), "locks", rules...).Err(); err != nil {
 		t.Fatal(err)
 	}
-	client := openClient(t, "redis://locks:secret@"+server.Addr()+"/0")
+	client := storetest.Redis(t, "redis://locks:secret@"+server.Addr()+"/0")
 	ours := newLocker(t, client, Options{})
 	lease := locktest.MustLock(t, ours, "stock:1")
 	waiting, _ := startBehind(t.Context(), t, client, "stock:1")
@@ -94,7 +96,7 @@ func TestReleaseWithoutWakeChannel(t *testing.T) {
 	t.Parallel()
 	const name = "no-wake-channel"
 	server := testenv.OwnRedis(t)
-	admin := openClient(t, server.URL())
+	admin := storetest.Redis(t, server.URL())
 	rules := []string{"reset", "on", ">secret", "~*", "+@all", "&redisson_lock__channel:*"}
 	if err := admin.ACLSetUser(t.Context(), "locks", rules...).Err(); err != nil {
 		t.Fatal(err)
@@ -104,7 +106,7 @@ func TestReleaseWithoutWakeChannel(t *testing.T) {
 	if _, err := redisson.Receive(t.Context()); err != nil { // reads the confirmation of the subscription
 		t.Fatal(err)
 	}
-	g := newLocker(t, openClient(t, "redis://locks:secret@"+server.Addr()+"/0"), Options{}).backend.newGrant(name, nil)
+	g := newLocker(t, storetest.Redis(t, "redis://locks:secret@"+server.Addr()+"/0"), Options{}).backend.newGrant(name, nil)
 	if _, err := g.try(t.Context(), request{}); err != nil || g.token == 0 {
 		t.Fatalf("token %d, %v", g.token, err)
 	}
@@ -125,7 +127,7 @@ func TestReleaseWithoutWakeChannel(t *testing.T) {
 func TestReleaseWakesOneWaiter(t *testing.T) {
 	t.Parallel()
 	const waiters = 5
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "one-woken-" + uuid.NewString()
 	lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
 	var (
@@ -150,34 +152,20 @@ func TestReleaseWakesOneWaiter(t *testing.T) {
 	}
 }
 
-// notAsking is a hook that stops all requests for a lock once it is closed.
-type notAsking chan struct{}
-
-func (notAsking) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-
-func (notAsking) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return next
-}
-
-func (closed notAsking) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error {
-		if args := cmd.Args(); len(args) > 2 && args[2] == 3 { // acquire.lua has three keys
-			select {
-			case <-closed:
-				<-ctx.Done()
-				return ctx.Err()
-			default:
-			}
-		}
-		return next(ctx, cmd)
+// notAsking is a hook that lets no request for a lock reach the server.
+func notAsking(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
+	if args := cmds[0].Args(); len(args) > 2 && args[2] == 3 { // acquire.lua has three keys
+		<-ctx.Done()
+		return ctx.Err()
 	}
+	return run(ctx)
 }
 
 // TestNextWaiterIsWoken puts a waiter before ours that does not take the lock.
 func TestNextWaiterIsWoken(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
-	client := openClient(t, url)
+	client := storetest.Redis(t, url)
 
 	t.Run("dead", func(t *testing.T) {
 		t.Parallel()
@@ -230,13 +218,11 @@ func TestNextWaiterIsWoken(t *testing.T) {
 		t.Parallel()
 		name := "next-cancelled-" + uuid.NewString()
 		lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
-		own := openClient(t, url)
+		own := storetest.Redis(t, url)
 		ctx, cancel := context.WithCancel(t.Context())
 		first, _ := startBehind(ctx, t, own, name)
 		waiting, _ := startBehind(t.Context(), t, client, name)
-		closed := make(notAsking)
-		own.AddHook(closed)
-		close(closed)
+		own.AddHook(faults.Around(notAsking))
 		locktest.MustUnlock(t, lease)
 		cancel()
 		if cancelled := <-first; !errors.Is(cancelled.Err, context.Canceled) {
@@ -250,7 +236,7 @@ func TestNextWaiterIsWoken(t *testing.T) {
 // waiter of another instance. That waiter has not requested it yet.
 func TestWokenWaiterGoesFirst(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "woken-first-" + uuid.NewString()
 	ours := newLocker(t, client, Options{})
 	lease := locktest.MustLock(t, ours, name)
@@ -274,7 +260,7 @@ func TestWokenWaiterGoesFirst(t *testing.T) {
 // ended, and so must the waiter's own one, if it has waited that long.
 func TestPlacesExpire(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "expiring-" + uuid.NewString()
 	lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
 	old := time.Now().Add(-placeTTL - time.Second).UnixMicro()
@@ -308,7 +294,7 @@ func TestPlacesExpire(t *testing.T) {
 // Redisson's unlock does not wake the queue.
 func TestEveryWaiterListensToRedisson(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "all-hear-" + uuid.NewString()
 	foreign := newRedisson(client, locktest.LongLease)
 	foreign.mustLock(t, name)
@@ -326,7 +312,7 @@ func TestQueueIsLost(t *testing.T) {
 		t.Run(lost, func(t *testing.T) {
 			t.Parallel()
 			server := testenv.OwnRedis(t)
-			client := openClient(t, server.URL())
+			client := storetest.Redis(t, server.URL())
 			const name = "lost-queue"
 			lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
 			first, second := startImpatient(t, client, name), startImpatient(t, client, name)

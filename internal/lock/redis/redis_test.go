@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -24,7 +25,7 @@ func TestTokensRise(t *testing.T) {
 	t.Parallel()
 	const name = "rising"
 	server := testenv.OwnRedis(t)
-	client := openClient(t, server.URL())
+	client := storetest.Redis(t, server.URL())
 	ours := newLocker(t, client, Options{})
 	key := "holdfast_token:{" + name + "}"
 	var last uint64
@@ -88,7 +89,7 @@ func TestTokensRise(t *testing.T) {
 // TestReentryKeepsToken takes a lock again on a context with the same owner.
 func TestReentryKeepsToken(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "reentered-" + uuid.NewString()
 	ours := newLocker(t, client, Options{})
 	ctx := lock.WithOwner(t.Context(), uuid.NewString())
@@ -120,7 +121,7 @@ func TestReentryKeepsToken(t *testing.T) {
 func TestWatchdogRenews(t *testing.T) {
 	t.Parallel()
 	const short = 6 * time.Second
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "renewed-" + uuid.NewString()
 	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: short}), name)
 	other := newLocker(t, client, Options{})
@@ -153,7 +154,7 @@ func TestWatchdogRenews(t *testing.T) {
 func TestFixedLeaseEnds(t *testing.T) {
 	t.Parallel()
 	const short = 300 * time.Millisecond
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "fixed-" + uuid.NewString()
 	asked := time.Now()
 	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: short, Fixed: true}), name)
@@ -177,7 +178,7 @@ func TestFixedLeaseEnds(t *testing.T) {
 // leases.
 func TestShortLeaseIsRefused(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	for length, valid := range map[time.Duration]bool{-time.Second: false, 9 * time.Millisecond: false, 10 * time.Millisecond: true} {
 		l, name := newLocker(t, client, Options{Lease: length}), "short-"+uuid.NewString()
 		lease, err := l.TryLock(t.Context(), name)
@@ -203,7 +204,7 @@ func TestShortLeaseIsRefused(t *testing.T) {
 func TestConfirmFixedLease(t *testing.T) {
 	t.Parallel()
 	const left = 10 * time.Second
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "confirmed-" + uuid.NewString()
 	asked := time.Now()
 	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: time.Minute, Fixed: true}), name)
@@ -254,7 +255,7 @@ func TestLossWithDefaultClient(t *testing.T) {
 // holder must notice.
 func TestLockLostWithItsKey(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "taken-" + uuid.NewString()
 	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: 4500 * time.Millisecond}), name)
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
@@ -285,7 +286,7 @@ func acquired(t *testing.T, client goredis.UniversalClient, name string) *grant 
 // must get its first answer, and must not free the other's lock.
 func TestReleaseSentTwice(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "released-twice-" + uuid.NewString()
 	first := acquired(t, client, name)
 	if held, err := first.release(t.Context()); err != nil || !held {
@@ -314,7 +315,7 @@ func TestReleaseSentTwice(t *testing.T) {
 // token, which one release frees.
 func TestAcquireSentTwice(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "acquired-twice-" + uuid.NewString()
 	g := acquired(t, client, name)
 	token := g.token
@@ -351,8 +352,8 @@ func TestWaiterSleeps(t *testing.T) {
 	server := testenv.OwnRedis(t)
 	admin := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
 	defer admin.Close()
-	holder := newLocker(t, openClient(t, server.URL()), Options{})
-	waiter := newImpatient(t, openClient(t, server.URL()), Options{})
+	holder := newLocker(t, storetest.Redis(t, server.URL()), Options{})
+	waiter := newImpatient(t, storetest.Redis(t, server.URL()), Options{})
 	const name = "slept-for"
 	lease := locktest.MustLock(t, holder, name)
 	waiting := startWaiter(t.Context(), t, waiter, name)
@@ -390,7 +391,7 @@ func TestWaiterOutlivesItsConnections(t *testing.T) {
 	server := testenv.OwnRedis(t)
 	admin := goredis.NewClient(&goredis.Options{Addr: server.Addr(), PoolSize: 1})
 	defer admin.Close()
-	waiter := newLocker(t, openClient(t, server.URL()), Options{})
+	waiter := newLocker(t, storetest.Redis(t, server.URL()), Options{})
 	const name = "cut-off"
 	holder := newRedisson(admin, locktest.LongLease)
 	holder.mustLock(t, name)
@@ -420,9 +421,9 @@ func TestIdleSubscriptionsAreBounded(t *testing.T) {
 	t.Parallel()
 	const names = 200
 	server := testenv.OwnRedis(t)
-	client := openClient(t, server.URL())
+	client := storetest.Redis(t, server.URL())
 	holder := newLocker(t, client, Options{})
-	waiter := newLocker(t, openClient(t, server.URL()), Options{})
+	waiter := newLocker(t, storetest.Redis(t, server.URL()), Options{})
 	channels := func() int {
 		t.Helper()
 		all, err := client.PubSubChannels(t.Context(), "*").Result()
@@ -491,7 +492,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 func TestListOutlivesShortLease(t *testing.T) {
 	t.Parallel()
 	const name = "listed"
-	client := openClient(t, testenv.OwnRedis(t).URL())
+	client := storetest.Redis(t, testenv.OwnRedis(t).URL())
 	for _, lease := range []time.Duration{time.Minute, time.Second} {
 		hide, err := newLocker(t, client, Options{Lease: lease}).Show(t.Context(), name, "a text")
 		if err != nil {

@@ -16,8 +16,9 @@ import (
 	"github.com/google/uuid"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -124,17 +125,6 @@ func (r *redisson) mustUnlock(t *testing.T, name, want string) {
 	}
 }
 
-// openClient connects as the service does.
-func openClient(t *testing.T, url string) goredis.UniversalClient {
-	t.Helper()
-	client, err := store.OpenRedis(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	return client
-}
-
 // newLocker returns a Locker whose waiters repeat their request only if they are woken, or when the
 // holder's lease should have ended.
 func newLocker(t *testing.T, client goredis.UniversalClient, options Options) *Locker {
@@ -153,31 +143,23 @@ func newImpatient(t *testing.T, client goredis.UniversalClient, options Options)
 	return l
 }
 
-// requestCounter is a hook that counts the answered requests of one Locker for
-// one lock.
+// requestCounter counts the answered requests of one Locker for one lock.
 type requestCounter struct {
 	locker string // ID of the Locker
 	name   string
 	n      atomic.Int64
 }
 
-func (c *requestCounter) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-
-func (c *requestCounter) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return next
-}
-
-func (c *requestCounter) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error {
-		err := next(ctx, cmd)
-		// EVALSHA hash 3 NAME TOKEN QUEUE FIELD …, as acquire.lua is called
-		if args := cmd.Args(); err == nil && len(args) > 6 && args[2] == 3 && args[3] == c.name {
-			if field, ok := args[6].(string); ok && strings.HasPrefix(field, c.locker+":") {
-				c.n.Add(1)
-			}
+// around is the hook of the client.
+func (c *requestCounter) around(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
+	err := run(ctx)
+	// EVALSHA hash 3 NAME TOKEN QUEUE FIELD …, as acquire.lua is called
+	if args := cmds[0].Args(); err == nil && len(args) > 6 && args[2] == 3 && args[3] == c.name {
+		if field, ok := args[6].(string); ok && strings.HasPrefix(field, c.locker+":") {
+			c.n.Add(1)
 		}
-		return err
 	}
+	return err
 }
 
 // startWaiter calls Lock for a held lock, and returns when the waiter sleeps. If the waiter has the
@@ -186,7 +168,7 @@ func (c *requestCounter) ProcessHook(next goredis.ProcessHook) goredis.ProcessHo
 func startWaiter(ctx context.Context, t *testing.T, l *Locker, name string) <-chan locktest.Answer {
 	t.Helper()
 	requests := &requestCounter{locker: l.backend.id, name: name}
-	l.backend.client.AddHook(requests)
+	l.backend.client.AddHook(faults.Around(requests.around))
 	asks := int64(2)
 	if l.backend.releases.listens(name) {
 		asks = 1
@@ -224,7 +206,7 @@ func TestRedissonHolderExcludesOurs(t *testing.T) {
 	for _, topology := range topologies {
 		t.Run(topology.name, func(t *testing.T) {
 			t.Parallel()
-			client := openClient(t, topology.url(t))
+			client := storetest.Redis(t, topology.url(t))
 			for _, entered := range []int{1, 2} {
 				name := "redisson-holds-" + uuid.NewString()
 				foreign := newRedisson(client, locktest.LongLease)
@@ -260,7 +242,7 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 	for _, topology := range topologies {
 		t.Run(topology.name, func(t *testing.T) {
 			t.Parallel()
-			client := openClient(t, topology.url(t))
+			client := storetest.Redis(t, topology.url(t))
 			name := "ours-holds-" + uuid.NewString()
 			foreign := newRedisson(client, locktest.LongLease)
 			const leaseTime = time.Minute
@@ -307,7 +289,7 @@ func TestOurHolderExcludesRedisson(t *testing.T) {
 // TestRedissonLockExpires takes the lock after a Redisson instance has died.
 func TestRedissonLockExpires(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "redisson-dies-" + uuid.NewString()
 	dead := newRedisson(client, 700*time.Millisecond)
 	ours := newLocker(t, client, Options{})
@@ -325,7 +307,7 @@ func TestRedissonLockExpires(t *testing.T) {
 // mistaken PERSIST. The lock is then deleted, and no message is published.
 func TestRedissonLockWithoutExpiry(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	name := "redisson-stays-" + uuid.NewString()
 	newRedisson(client, locktest.LongLease).mustLock(t, name)
 	if persisted, err := client.Persist(t.Context(), name).Result(); err != nil || !persisted {
@@ -403,7 +385,7 @@ func (c *contention) ours(ctx context.Context, l *Locker, grants *atomic.Int64) 
 func TestRedissonAndOursContend(t *testing.T) {
 	t.Parallel()
 	const contenders, rounds = 8, 5
-	client := openClient(t, testenv.Redis(t))
+	client := storetest.Redis(t, testenv.Redis(t))
 	c := &contention{t: t, name: "both-contend-" + uuid.NewString(), rounds: rounds}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -44,7 +45,7 @@ func TestSilentConnection(t *testing.T) {
 	}
 	client := goredis.NewClient(options)
 	t.Cleanup(func() { client.Close() })
-	admin := openClient(t, serverURL)
+	admin := storetest.Redis(t, serverURL)
 	holder, waiter := newLocker(t, admin, Options{}), newLocker(t, client, Options{})
 	waiter.backend.releases.pingInterval = 100 * time.Millisecond
 	own := waiter.backend.releases.own
@@ -79,7 +80,7 @@ func TestSilentConnection(t *testing.T) {
 // subscribes there must not delay a waiter that uses another node.
 func TestNodeThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	admin := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
+	admin := storetest.Redis(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
 	options := *admin.Options()
 	var (
 		slow    atomic.Pointer[string] // the node that accepts no connection
@@ -136,7 +137,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 // listens to Redisson's sharded channel. The waiter must then listen at the other node.
 func TestSlotMoves(t *testing.T) {
 	t.Parallel()
-	client := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
+	client := storetest.Redis(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
 	waiter := newLocker(t, client, Options{})
 	name := "moves-" + uuid.NewString()
 	foreign := newRedisson(client, locktest.LongLease)
@@ -156,7 +157,7 @@ func TestSlotMoves(t *testing.T) {
 // not noticed the move yet.
 func TestSlotHasMoved(t *testing.T) {
 	t.Parallel()
-	admin := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
+	admin := storetest.Redis(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
 	name := "moved-" + uuid.NewString()
 	if err := admin.Set(t.Context(), name, "", time.Minute).Err(); err != nil {
 		t.Fatal(err)
@@ -267,7 +268,7 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	first.listen(true)
 	<-first.notified // the first waiter is subscribed
 	second.listen(true)
-	admin := openClient(t, serverURL)
+	admin := storetest.Redis(t, serverURL)
 	testenv.Await(t, "the second channel is subscribed", func() bool {
 		return broken.Load() && admin.PubSubNumSub(t.Context(), channel).Val()[channel] == 1
 	})
@@ -300,7 +301,7 @@ func TestServerIsGone(t *testing.T) {
 // refused too.
 func TestSubscriptionIsRefused(t *testing.T) {
 	t.Parallel()
-	admin := openClient(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
+	admin := storetest.Redis(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
 	options := *admin.Options()
 	options.Username, options.Password = "refused-"+uuid.NewString(), "secret"
 	t.Cleanup(func() {

@@ -193,37 +193,25 @@ func TestEndedContext(t *testing.T) {
 	}
 }
 
-// held is a hook that answers each request like a server on which another holder has the lock. It
-// sends nothing to the server.
-type held struct{ asked atomic.Int64 }
-
-func (*held) DialHook(next goredis9.DialHook) goredis9.DialHook { return next }
-
-func (*held) ProcessPipelineHook(next goredis9.ProcessPipelineHook) goredis9.ProcessPipelineHook {
-	return next
-}
-
-func (h *held) ProcessHook(goredis9.ProcessHook) goredis9.ProcessHook {
-	return func(_ context.Context, cmd goredis9.Cmder) error {
-		h.asked.Add(1)
-		if cmd, ok := cmd.(*goredis9.Cmd); ok { // the command runs a script
-			cmd.SetVal(int64(0))
-		}
-		return nil
-	}
-}
-
 // TestEndOfAPause ends the context of a waiter while the waiter pauses. It must not make another
 // request.
 func TestEndOfAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var hook held
+		var asked atomic.Int64
+		// As a server that has the lock of another. No server is asked.
+		held := faults.Around(func(_ context.Context, cmds []goredis9.Cmder, _ func(context.Context) error) error {
+			asked.Add(1)
+			if cmd, ok := cmds[0].(*goredis9.Cmd); ok { // a script
+				cmd.SetVal(int64(0))
+			}
+			return nil
+		})
 		var clients []goredis9.UniversalClient
 		for range 3 {
 			client := goredis9.NewClient(&goredis9.Options{Addr: "192.0.2.1:6379"})
 			defer client.Close()
-			client.AddHook(&hook)
+			client.AddHook(held)
 			clients = append(clients, client)
 		}
 		l, err := New(clients, 0)
@@ -234,12 +222,12 @@ func TestEndOfAPause(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		waiting := locktest.LockAsync(ctx, l, "a")
 		synctest.Wait() // until the waiter pauses
-		before := hook.asked.Load()
+		before := asked.Load()
 		cancel()
 		if a := <-waiting; !errors.Is(a.Err, context.Canceled) {
 			t.Errorf("Lock: %v, want %v", a.Err, context.Canceled)
 		}
-		if n := hook.asked.Load(); before == 0 || n != before {
+		if n := asked.Load(); before == 0 || n != before {
 			t.Errorf("%d requests before the end of the context, and %d in all", before, n)
 		}
 	})

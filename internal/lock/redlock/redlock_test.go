@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -38,11 +39,7 @@ func startServers(t *testing.T) *servers {
 	s := &servers{t: t}
 	for range 3 {
 		server := testenv.OwnRedis(t)
-		client, err := store.OpenRedis(t.Context(), server.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Close() })
+		client := storetest.Redis(t, server.URL())
 		s.servers, s.clients = append(s.servers, server), append(s.clients, client)
 	}
 	return s

@@ -4,44 +4,30 @@ import (
 	"io"
 	"net"
 	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// startPooler starts a proxy to the MariaDB at addr, whose user must have no
-// password. For each client it has two sessions of the server, and sends them the
-// client's statements in turn.
-func startPooler(t *testing.T, addr string) (pooler string) {
+// startPooler starts a proxy to the MariaDB of the URL, whose user must have no password, and
+// returns the URL through it. For each client it has two sessions of the server, and sends
+// them the client's statements in turn.
+func startPooler(t *testing.T, dbURL string) (pooled string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer client.Close()
-				_ = serve(client, addr) // ends with the client's connection
-			}()
+	var p testenv.Proxy
+	p.Start(t, dbURL, func(client, first net.Conn) {
+		second, err := net.Dial("tcp", first.RemoteAddr().String())
+		if err != nil {
+			t.Error(err)
+			return
 		}
-	}()
-	return listener.Addr().String()
+		defer second.Close()
+		_ = serve(client, [2]net.Conn{first, second}) // it ends with the client's connection
+	})
+	return p.Through(dbURL)
 }
 
 // serve serves one client.
-func serve(client net.Conn, addr string) error {
-	var sessions [2]net.Conn
-	for i := range sessions {
-		session, err := net.Dial("tcp", addr)
-		if err != nil {
-			return err
-		}
-		defer session.Close()
-		sessions[i] = session
-	}
+func serve(client net.Conn, sessions [2]net.Conn) error {
 	// The client logs in to the first session. Without a password, its packet is also valid for the
 	// second session.
 	greeting, err := readPacket(sessions[0])

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/postgres"
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/migrations"
 )
@@ -70,15 +71,7 @@ func newServer(t *testing.T, database testenv.Database) server {
 
 func newServerAt(t *testing.T, dbURL string) server {
 	t.Helper()
-	s := server{t: t, url: dbURL}
-	ledger, err := store.OpenSQL(t.Context(), s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ledger.Close()
-	if err := ledger.MigrateUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := server{t: t, url: storetest.MigratedURL(t, dbURL)}
 	s.sql = s.open(s.url)
 	return s
 }
@@ -171,13 +164,8 @@ func (s server) mysql() bool { return strings.HasPrefix(s.url, "mysql:") }
 
 // wire returns a wire to the server, and the URL of the database over it.
 func (s server) wire() (*testenv.Wire, string) {
-	u, err := url.Parse(s.url)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	w := testenv.NewWire(s.t, u.Host)
-	u.Host = w.Addr()
-	return w, u.String()
+	w := testenv.NewWire(s.t, s.url)
+	return w, w.Through(s.url)
 }
 
 // key returns the key of the lock.
@@ -585,12 +573,7 @@ func TestDatabasesAreApart(t *testing.T) {
 func TestPooler(t *testing.T) {
 	t.Parallel()
 	s := server{t: t, url: testenv.MariaDB(t)}
-	u, err := url.Parse(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.Host = startPooler(t, u.Host)
-	if _, err := mysql.New(t.Context(), s.open(u.String()), 0); err == nil || !strings.Contains(err.Error(), "pooler") {
+	if _, err := mysql.New(t.Context(), s.open(startPooler(t, s.url)), 0); err == nil || !strings.Contains(err.Error(), "pooler") {
 		t.Errorf("New behind a pooler: %v", err)
 	}
 }

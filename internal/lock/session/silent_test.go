@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock/mysql"
 	"github.com/holdfast-stock/holdfast/internal/lock/postgres"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -16,15 +16,8 @@ import (
 func TestSilentWhileOpening(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
-		wire, dbURL, err := faults.NewWire(s.url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pool, err := store.OpenSessions(dbURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { pool.Close() })
+		wire, dbURL := faults.NewWire(t, s.url)
+		pool := storetest.Sessions(t, dbURL)
 		t.Cleanup(wire.Close) // closed first, so that nothing waits for an answer
 		open, unlock := postgres.New, "pg_advisory_unlock"
 		if s.mysql() {

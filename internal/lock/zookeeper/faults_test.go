@@ -43,7 +43,7 @@ func newFaulty(t *testing.T, other *Locker) faulty {
 	t.Helper()
 	f := faulty{t: t, relay: newRelay(t, testenv.ZooKeeper(t)), other: other, name: uuid.NewString() + "/nested"}
 	// With one address, the library would pause before it connects again.
-	ours, err := New(t.Context(), f.relay.addr+","+f.relay.addr, 10*time.Second)
+	ours, err := New(t.Context(), f.relay.Addr()+","+f.relay.Addr(), 10*time.Second)
 	f.must(err)
 	f.ours, f.session = ours, ours.backend.conn.SessionID()
 	t.Cleanup(func() { _ = ours.Close() })
@@ -221,7 +221,7 @@ var operations = map[string]func(ctx context.Context, f faulty, arm func()) erro
 	},
 	"New": func(ctx context.Context, f faulty, arm func()) error {
 		arm()
-		l, err := New(ctx, "user:password@"+f.relay.addr, 10*time.Second)
+		l, err := New(ctx, "user:password@"+f.relay.Addr(), 10*time.Second)
 		if err == nil {
 			err = l.Close()
 		}

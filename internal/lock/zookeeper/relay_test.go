@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // The kinds of requests, as they are on the wire.
@@ -66,7 +68,7 @@ func loseAnswer(c *relayed, request []byte) {
 
 // relay forwards the requests of clients to a server, and makes some of them fail.
 type relay struct {
-	addr string
+	testenv.Proxy
 
 	mu      sync.Mutex
 	way     way
@@ -80,27 +82,12 @@ type relay struct {
 
 func newRelay(t *testing.T, server string) *relay {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	r := &relay{addr: listener.Addr().String()}
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			if server, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server); err == nil {
-				c := &relayed{client: client, server: server}
-				go c.passRequests(r)
-				go c.passAnswers()
-			} else {
-				client.Close()
-			}
-		}
-	}()
+	r := &relay{}
+	r.Start(t, server, func(client, server net.Conn) {
+		c := &relayed{client: client, server: server}
+		go c.passAnswers()
+		c.passRequests(r)
+	})
 	return r
 }
 
@@ -159,7 +146,6 @@ func (c *relayed) close() {
 }
 
 func (c *relayed) passRequests(r *relay) {
-	defer c.close()
 	for first := true; ; first = false { // the first packet opens the session
 		request, err := readPacket(c.client)
 		switch {

@@ -78,11 +78,11 @@ func proven(err error) error {
 		return fmt.Errorf("%w: %w", stock.ErrNoGeneration, err)
 	}
 	if isNotSent(err) {
-		return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+		return stock.Busy(err)
 	}
 	for _, prefix := range notRun {
 		if redis.HasErrorPrefix(err, prefix) {
-			return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+			return stock.Busy(err)
 		}
 	}
 	return err

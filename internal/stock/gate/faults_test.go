@@ -676,12 +676,12 @@ func TestJournal_UnreadableAnswers(t *testing.T) {
 func TestJournalRefuses(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Redis", nil, -1)
-	client.AddHook(hook{check: func(cmd redis.Cmder) error {
+	client.AddHook(before(func(cmd redis.Cmder) error {
 		if cmd.Name() == "xautoclaim" {
 			return serverError("ERR unknown command 'XAUTOCLAIM'")
 		}
 		return nil
-	}})
+	}))
 	j := scriptOn(t, client).Journal()
 	if err := j.Open(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "Redis 6.2 or later is needed") {
 		t.Errorf("opened: %v", err)
@@ -738,14 +738,14 @@ func TestEndedContext(t *testing.T) {
 	for _, gate := range []string{"Script", "Queue"} {
 		client, taking, resume := ownClient(t, "Redis", nil, -1), make(chan struct{}), make(chan struct{})
 		var holding atomic.Bool
-		client.AddHook(hook{check: func(cmd redis.Cmder) error {
+		client.AddHook(before(func(cmd redis.Cmder) error {
 			if holding.Load() {
 				holding.Store(false)
 				close(taking)
 				<-resume
 			}
 			return nil
-		}})
+		}))
 		s := newSubject(t, client, gate, faultCall{}, false)
 		before, d := s.state(t, false), namedOrder("new", stock.Line{SKU: "a", Quantity: 1})
 		ended, end := context.WithCancel(t.Context())

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -91,39 +91,20 @@ func TestUnloadedGeneration(t *testing.T) {
 	})
 }
 
-// roundTrips counts the round trips of a client.
-type roundTrips struct{ commands, pipelines atomic.Int64 }
-
-func (r *roundTrips) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (r *roundTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		r.commands.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (r *roundTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		r.pipelines.Add(1)
-		return next(ctx, cmds)
-	}
-}
-
 // TestLoadInOneRoundTrip checks that Load waits for one answer only, whatever the number of
 // scripts.
 func TestLoadInOneRoundTrip(t *testing.T) {
 	t.Parallel()
-	client, err := store.OpenRedis(t.Context(), testenv.Redis(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	g, sent := NewCounter(client, uuid.New(), Layout{}), new(roundTrips)
-	client.AddHook(sent)
+	client := storetest.Redis(t, testenv.Redis(t))
+	g := NewCounter(client, uuid.New(), Layout{})
+	var trips atomic.Int64
+	client.AddHook(faults.Around(func(ctx context.Context, _ []redis.Cmder, run func(context.Context) error) error {
+		trips.Add(1)
+		return run(ctx)
+	}))
 	load(t, g, 7)
-	if commands, pipelines := sent.commands.Load(), sent.pipelines.Load(); commands != 0 || pipelines != 1 {
-		t.Errorf("sent %d commands and %d pipelines", commands, pipelines)
+	if n := trips.Load(); n != 1 {
+		t.Errorf("%d round trips", n)
 	}
 	if loaded, err := g.Loaded(t.Context()); !loaded || err != nil {
 		t.Errorf("loaded: %v, %v", loaded, err)

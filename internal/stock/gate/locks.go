@@ -2,7 +2,6 @@ package gate
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -56,7 +55,7 @@ func (l *Locks) hold(ctx context.Context, skus []stock.SKU, work func(context.Co
 	defer stopWaiting()
 	held, err := recipe.LockAll(waiting, l.locker, names...)
 	if err != nil { // work has not started, so nothing was cut
-		return fmt.Errorf("%w: %w", stock.ErrBusy, err)
+		return stock.Busy(err)
 	}
 	defer unlock(ctx, held)
 	tokens := tokenSet{unchecked: !l.fenced, bySKU: make(map[stock.SKU]uint64, len(skus))}

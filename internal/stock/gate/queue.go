@@ -67,7 +67,7 @@ func (g *Queue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
 // cut waits until the consumer has decided c, which has one line.
 func (g *Queue) cut(ctx context.Context, c *cut) error {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w", stock.ErrBusy, err) // nothing was sent
+		return stock.Busy(err) // nothing was sent
 	}
 	w := newWaiter(c)
 	err := g.queues.enter(w)

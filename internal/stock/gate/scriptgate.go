@@ -50,7 +50,7 @@ func (g *Script) Take(ctx context.Context, d stock.Deduction) (stock.Take, error
 // fencing tokens, because it needs no lock.
 func (g *Script) cut(ctx context.Context, c *cut) error {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w", stock.ErrBusy, err) // nothing was sent
+		return stock.Busy(err) // nothing was sent
 	}
 	switch err := g.cuts.Do(ctx, c); {
 	case errors.Is(err, group.ErrFull), errors.Is(err, group.ErrClosed):

@@ -118,12 +118,12 @@ func TestConcurrentTakesShareCalls(t *testing.T) {
 			t.Parallel()
 			client := ownClient(t, kind, nil, 0)
 			var calls atomic.Int64
-			client.AddHook(hook{check: func(cmd redis.Cmder) error {
+			client.AddHook(before(func(cmd redis.Cmder) error {
 				if strings.HasPrefix(cmd.Name(), "eval") {
 					calls.Add(1)
 				}
 				return nil
-			}})
+			}))
 			g := scriptOn(t, client)
 			const takes = 2000
 			fill(t, g, "a", 1, takes)
@@ -144,33 +144,16 @@ func TestConcurrentTakesShareCalls(t *testing.T) {
 	}
 }
 
-// hook calls check with every command that is about to be sent, in pipelines too,
-// and fails the command with its error.
-type hook struct{ check func(redis.Cmder) error }
-
-func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := h.check(cmd); err != nil {
-			cmd.SetErr(err)
-			return err
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
+// before returns a hook that calls check with every command that is about to be sent, in
+// pipelines too, and fails the command with its error.
+func before(check func(redis.Cmder) error) faults.Around {
+	return func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 		for _, cmd := range cmds {
-			if err := h.check(cmd); err != nil {
-				for _, cmd := range cmds {
-					cmd.SetErr(err)
-				}
+			if err := check(cmd); err != nil {
 				return err
 			}
 		}
-		return next(ctx, cmds)
+		return run(ctx)
 	}
 }
 
@@ -195,12 +178,12 @@ func TestFullQueueIsBusy(t *testing.T) {
 	client := ownClient(t, "Redis", nil, 0)
 	held := make(chan struct{})
 	var holding atomic.Bool
-	client.AddHook(hook{check: func(redis.Cmder) error {
+	client.AddHook(before(func(redis.Cmder) error {
 		if holding.Load() {
 			<-held
 		}
 		return nil
-	}})
+	}))
 	g := scriptOn(t, client)
 	const takes = 5000 // more takes than the queue and one call hold
 	fill(t, g, "a", 1, takes)
@@ -410,12 +393,12 @@ func TestPartLeftIsNoRefusal(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	var breaking atomic.Pointer[error]
 	var giveSHA atomic.Value
-	client.AddHook(hook{check: func(cmd redis.Cmder) error {
+	client.AddHook(before(func(cmd redis.Cmder) error {
 		if broken := breaking.Load(); broken != nil && len(cmd.Args()) > 1 && cmd.Args()[1] == giveSHA.Load() {
 			return *broken
 		}
 		return nil
-	}})
+	}))
 	g := scriptOn(t, client)
 	giveSHA.Store(g.scripts().give.sha)
 	fill(t, g, "a", 1, 5)

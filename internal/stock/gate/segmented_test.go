@@ -183,7 +183,7 @@ func TestRepeatOfASettledTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	var once sync.Once
-	client.AddHook(hook{check: func(cmd redis.Cmder) error {
+	client.AddHook(before(func(cmd redis.Cmder) error {
 		if strings.HasPrefix(cmd.Name(), "eval") {
 			once.Do(func() {
 				if err := other.Settle(t.Context(), taken); err != nil {
@@ -192,7 +192,7 @@ func TestRepeatOfASettledTake(t *testing.T) {
 			})
 		}
 		return nil
-	}})
+	}))
 	if _, repeated, err := g.repeat(t.Context(), d); !repeated || !errors.Is(err, stock.ErrBusy) {
 		t.Errorf("repeated: %v, %v", repeated, err)
 	}
@@ -203,32 +203,36 @@ func TestRepeatOfASettledTake(t *testing.T) {
 // time. None is refused as sold out while two units are available.
 func TestPairsOverSegmentsOfOne(t *testing.T) {
 	t.Parallel()
-	for range 20 {
-		a, b := divided3(t, "Redis")
-		fill(t, a, "a", 1, 3)
-		var (
-			all      sync.WaitGroup
-			mu       sync.Mutex
-			accepted int
-		)
-		for i := range 8 {
-			g := []countedSegmented{a, b}[i%2]
-			all.Go(func() {
-				_, err := g.Take(t.Context(), orderOf("a", 2))
-				mu.Lock()
-				defer mu.Unlock()
-				switch {
-				case err == nil:
-					accepted++
-				case !errors.Is(err, stock.ErrSoldOut):
-					t.Error(err)
+	for _, name := range []string{"Segmented", "SegmentedLocked"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for range 20 {
+				instances := makers[name](t, shared.client(t, "Redis"), uuid.New())
+				fill(t, instances[0], "a", 1, 3)
+				var (
+					all      sync.WaitGroup
+					mu       sync.Mutex
+					accepted int
+				)
+				for i := range 8 {
+					all.Go(func() {
+						_, err := instances[i%2].Take(t.Context(), orderOf("a", 2))
+						mu.Lock()
+						defer mu.Unlock()
+						switch {
+						case err == nil:
+							accepted++
+						case !errors.Is(err, stock.ErrSoldOut):
+							t.Error(err)
+						}
+					})
 				}
-			})
-		}
-		all.Wait()
-		if accepted != 1 {
-			t.Fatalf("%d takes of 2 from 3 units", accepted)
-		}
+				all.Wait()
+				if accepted != 1 {
+					t.Fatalf("%d takes of 2 from 3 units", accepted)
+				}
+			}
+		})
 	}
 }
 

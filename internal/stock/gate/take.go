@@ -112,9 +112,9 @@ func refusal(reason int64, sku stock.SKU) error {
 	case laterGeneration:
 		return stock.Refuse(sku, stock.ErrLaterGeneration)
 	case queueFull:
-		return fmt.Errorf("%w: %w", stock.ErrBusy, errQueueFull)
+		return stock.Busy(errQueueFull)
 	case queueClosed:
-		return fmt.Errorf("%w: %w", stock.ErrBusy, errQueueClosed)
+		return stock.Busy(errQueueClosed)
 	}
 	return fmt.Errorf("the gate's script answered with the unknown reason %d", reason)
 }
