@@ -53,7 +53,7 @@ type Gate interface {
 type Ledger interface {
 	Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
 	Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error)
-	Sold(ctx context.Context, sku stock.SKU) (int64, error)
+	Recount(ctx context.Context, skus []stock.SKU) ([]ledger.Count, error)
 	Set(ctx context.Context, s stock.Setting) (row ledger.StockRow, created bool, err error)
 	Shrink(ctx context.Context, t stock.Take, s stock.Setting) (ledger.StockRow, order.Outcome)
 	CountClaims(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
@@ -263,24 +263,22 @@ func (a *Admin) asStocks(ctx context.Context, rows []ledger.StockRow) ([]Stock, 
 //
 // Errors: stock.ErrUnknownSKU (as *stock.Refusal), stock.ErrUnavailable.
 func (a *Admin) Audit(ctx context.Context, sku stock.SKU) (Audit, error) {
-	row, err := a.ledger.Row(ctx, sku)
+	counts, err := a.ledger.Recount(ctx, []stock.SKU{sku})
+	switch {
+	case err != nil:
+		return Audit{}, readError(err)
+	case len(counts) == 0:
+		return Audit{}, stock.Refuse(sku, stock.ErrUnknownSKU)
+	}
+	level, err := a.filledLevel(ctx, counts[0].StockRow)
 	if err != nil {
 		return Audit{}, readError(err)
 	}
-	level, err := a.filledLevel(ctx, row)
-	if err != nil {
-		return Audit{}, readError(err)
-	}
-	sold, err := a.ledger.Sold(ctx, sku)
-	if err != nil {
-		return Audit{}, readError(err)
-	}
-	audit := Audit{SKU: sku, Total: row.Total, Sold: sold, LedgerAvailable: row.Available}
+	units := counts[0].Units()
+	audit := Audit{SKU: sku, Total: units.Total, Sold: units.Held, LedgerAvailable: units.Available}
 	if level != nil {
 		audit.GateAvailable, audit.GateInFlight = &level.Available, &level.InFlight
 	}
-	units := row.Units()
-	units.Held = sold
 	found := stock.Compare(units, level, units)
 	audit.Oversold, audit.Drift = found.Oversold, found.Drift
 	return audit, nil

@@ -131,7 +131,12 @@ func (l *fakeLedger) Rows(_ context.Context, after stock.SKU, limit int) ([]ledg
 	return []ledger.StockRow{*l.row}, nil
 }
 
-func (l *fakeLedger) Sold(context.Context, stock.SKU) (int64, error) { return l.sold, nil }
+func (l *fakeLedger) Recount(context.Context, []stock.SKU) ([]ledger.Count, error) {
+	if l.row == nil {
+		return nil, nil
+	}
+	return []ledger.Count{{StockRow: *l.row, Held: l.sold}}, nil
+}
 
 func (l *fakeLedger) Set(_ context.Context, s stock.Setting) (row ledger.StockRow, created bool, err error) {
 	l.call("set")

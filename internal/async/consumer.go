@@ -59,8 +59,8 @@ type Ledger interface {
 	RecordRefusal(ctx context.Context, t stock.Take) order.Outcome
 	// Order reads an order. It returns order.ErrUnknownOrder if there is none.
 	Order(ctx context.Context, id uuid.UUID) (*order.Order, error)
-	// Now returns the time by the ledger's clock.
-	Now() (time.Time, error)
+	// Now returns the time of the ledger, as well as it is known.
+	Now() time.Time
 }
 
 // Reconciler is what committing needs to remove the causes of failed takes. See

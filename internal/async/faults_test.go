@@ -68,8 +68,6 @@ func (a *answers) RecordRefusal(context.Context, stock.Take) order.Outcome {
 
 func (a *answers) Finish(context.Context, ...stock.Take) error { return a.called("Finish") }
 
-func (a *answers) Now() (time.Time, error) { return time.Now(), a.called("Now") }
-
 func (a *answers) Learn(time.Time, error) { _ = a.called("Learn") }
 
 func (a *answers) PrepareRetry(context.Context, error, ...stock.SKU) error {

@@ -28,17 +28,13 @@ func NewQueue(j Journal, l Ledger, r Reconciler, strategy string, t *tracing.Tra
 	return &Queue{journal: j, ledger: l, reconciler: r, strategy: strategy, tracer: t}
 }
 
-// Take takes the units and queues the order in one step, at the time of the database's clock.
+// Take takes the units and queues the order in one step, at the time of the ledger.
 //
-// It returns the errors of gate.Gate's Take. After an error that is not NothingTaken, the order may
-// be queued, and must not be given back.
+// It has the errors of gate.Gate's Take. With an error that is not NothingTaken, the
+// order may be queued, and must not be given back.
 func (q *Queue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
-	now, err := q.ledger.Now()
-	if err != nil {
-		return stock.Take{}, stock.Busy(err)
-	}
 	d.Trace = q.tracer.Parent(ctx)
-	return q.journal.Queue(ctx, d, now)
+	return q.journal.Queue(ctx, d, q.ledger.Now())
 }
 
 // Accept returns the order of a take that is queued, as it is acknowledged. A committed outcome

@@ -62,15 +62,6 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestTake checks that nothing is queued while the ledger's clock is not known.
-func TestTake(t *testing.T) {
-	t.Parallel()
-	a := &answers{errs: map[string]error{"Now": errFault}}
-	if _, err := NewQueue(a, a, a, "async", nil).Take(t.Context(), oneUnit()); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errFault) || len(a.calls) != 1 {
-		t.Errorf("%v after %v", err, a.calls)
-	}
-}
-
 // TestOrder checks how a queued order is found.
 func TestOrder(t *testing.T) {
 	t.Parallel()

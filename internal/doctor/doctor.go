@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,14 +49,20 @@ type Options struct {
 // Run makes the checks and prints what they find, as JSON or as a line each. It returns an
 // error if there is a problem.
 func Run(ctx context.Context, o Options, asJSON bool, stdout io.Writer) error {
-	e := &examination{o: o, locks: !o.Strategy.NeedsLock()}
+	e := &examination{o: o}
 	defer e.close()
 	e.together(ctx,
 		check{"flags", e.checkFlags}, check{"listen", e.checkListen}, check{"access", e.checkAccess}, check{"redis", e.checkRedis},
 		check{"database", e.checkDatabase}, check{"disk", e.checkDisk})
 	e.together(ctx, check{"schema", e.checkSchema}, check{"clocks", e.checkClocks})
-	e.together(ctx, check{"locks", e.checkLockServers}) // this check needs to know whether the schema is ready
-	e.together(ctx, check{"ledger", e.checkLedger})     // this check opens its own locks, if the strategy takes any
+	ready := e.isOK("schema")
+	if o.Strategy.NeedsLock() {
+		e.together(ctx, check{"locks", func(ctx context.Context) store.Findings { return e.checkLockServers(ctx, ready) }})
+		ready = ready && e.isOK("locks")
+	}
+	if ready {
+		e.together(ctx, check{"ledger", e.checkLedger}) // this check opens its own locks, if the strategy takes any
+	}
 	return e.print(asJSON, stdout)
 }
 
@@ -81,8 +88,6 @@ type examination struct {
 	mu    sync.Mutex
 	sql   *store.SQL            // nil: the instance has no database, or it cannot be reached
 	redis redis.UniversalClient // nil: the instance has no Redis, or it cannot be reached
-	ready bool                  // the schema is the one that this program needs
-	locks bool                  // the lock backend can be reached, or is not needed
 }
 
 // together runs the checks at the same time and appends their results in this order. It
@@ -121,9 +126,7 @@ func await(late context.Context, check <-chan store.Findings) (found store.Findi
 
 // close closes the stores. It does not wait for frozen servers: the process ends.
 func (e *examination) close() {
-	e.mu.Lock()
-	sql, client := e.sql, e.redis
-	e.mu.Unlock()
+	sql, client := e.stores()
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -141,10 +144,15 @@ func (e *examination) close() {
 }
 
 // stores returns the stores that the checks could open.
-func (e *examination) stores() (sql *store.SQL, client redis.UniversalClient, ready, locks bool) {
+func (e *examination) stores() (sql *store.SQL, client redis.UniversalClient) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.sql, e.redis, e.ready, e.locks
+	return e.sql, e.redis
+}
+
+// isOK reports whether a check that has ended found something to be as it should be.
+func (e *examination) isOK(check string) bool {
+	return slices.ContainsFunc(e.results, func(r result) bool { return r.Check == check && r.Level == store.OK })
 }
 
 // checkFlags reports on the flags. Flags that cannot be used together were refused before.

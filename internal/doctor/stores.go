@@ -98,7 +98,7 @@ func (e *examination) checkDisk(_ context.Context) (found store.Findings) {
 }
 
 func (e *examination) checkSchema(ctx context.Context) (found store.Findings) {
-	sql, _, _, _ := e.stores()
+	sql, _ := e.stores()
 	if sql == nil {
 		return found
 	}
@@ -116,15 +116,12 @@ func (e *examination) checkSchema(ctx context.Context) (found store.Findings) {
 		found.Problem("check the rights of the user", "%v", err)
 	default:
 		found.OK("as this program needs it")
-		e.mu.Lock()
-		e.ready = true
-		e.mu.Unlock()
 	}
 	return found
 }
 
 func (e *examination) checkClocks(ctx context.Context) (found store.Findings) {
-	sql, client, _, _ := e.stores()
+	sql, client := e.stores()
 	var offsets []store.Offset
 	if client != nil {
 		read, err := store.RedisOffsets(ctx, client)
@@ -161,14 +158,12 @@ func compareClock(o store.Offset) (found store.Findings) {
 	return found
 }
 
-// checkLockServers reports whether the backend of --lock can be used.
-func (e *examination) checkLockServers(ctx context.Context) (found store.Findings) {
-	sql, client, ready, _ := e.stores()
+// checkLockServers reports whether the backend of --lock can be used. ready: the schema is
+// the one that this program needs.
+func (e *examination) checkLockServers(ctx context.Context, ready bool) (found store.Findings) {
+	_, client := e.stores()
 	locks := &e.o.Locks
-	switch {
-	case !e.o.Strategy.NeedsLock():
-		return found
-	case locks.UsesRedis() && client == nil, locks.UsesDatabase() && (sql == nil || !ready):
+	if locks.UsesRedis() && client == nil || locks.UsesDatabase() && !ready {
 		return found // the store was checked, or has no tables yet
 	}
 	_, closeLocks, err := locks.Open(ctx, client, e.o.DB, nil)
@@ -180,17 +175,15 @@ func (e *examination) checkLockServers(ctx context.Context) (found store.Finding
 		found.Warn("check the servers of --lock", "%v", err)
 	}
 	found.OK("the backend %s can be used", locks.Backend)
-	e.mu.Lock()
-	e.locks = true
-	e.mu.Unlock()
 	return found
 }
 
-// checkLedger reports whether the ledger, the Redis and the flags belong together.
+// checkLedger reports whether the ledger, the Redis and the flags belong together. The
+// schema is ready, and so are the locks.
 func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
-	sql, client, ready, locks := e.stores()
+	sql, client := e.stores()
 	hasGate := e.o.Strategy.HasGate()
-	if sql == nil || !ready || !locks || hasGate && client == nil {
+	if hasGate && client == nil {
 		return found
 	}
 	ledgerID, err := sql.LedgerID(ctx)

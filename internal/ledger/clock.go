@@ -136,19 +136,22 @@ func (l *Ledger) ClockKnown() error {
 // clock. A zero expiry time means that the order does not expire. Such orders can be created while
 // the database's clock is unknown.
 func (l *Ledger) times() (created, expires time.Time, err error) {
+	if l.paymentWindow == 0 {
+		return l.Now(), expires, nil
+	}
 	created, err = l.clock.now()
-	if l.paymentWindow > 0 {
-		return created, created.Add(l.paymentWindow), err
-	}
-	if err != nil {
-		created = l.clock.wall().UTC().Truncate(time.Microsecond)
-	}
-	return created, expires, nil
+	return created, created.Add(l.paymentWindow), err
 }
 
-// Now returns the time by the database's clock, in UTC and whole microseconds. It does not query
-// the database.
-func (l *Ledger) Now() (time.Time, error) { return l.clock.now() }
+// Now returns the time in UTC and whole microseconds: by the database's clock, or while
+// that is unknown, by this machine's. It asks no database.
+func (l *Ledger) Now() time.Time {
+	now, err := l.clock.now()
+	if err != nil {
+		return l.clock.wall().UTC().Truncate(time.Microsecond)
+	}
+	return now
+}
 
 // Now returns the time as the ledger stores it: UTC, whole microseconds.
 func Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

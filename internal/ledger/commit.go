@@ -52,7 +52,7 @@ func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recor
 			span.End()
 		}()
 	}
-	ctx, cancel := context.WithTimeout(sqltx.WithOrders(ctx, len(rs)), transactionTimeout)
+	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	plan, err := l.cutter.Plan(ctx, l.db, l.Generation(), takesOf(rs))
 	if err != nil {

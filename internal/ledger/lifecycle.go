@@ -11,18 +11,17 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
-	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Change changes an order in one transaction. It returns the changed order, and the additions to
-// stock that it wrote to the outbox. decide chooses the change under the order's row lock; its
-// error ends the transaction and is returned. If it changes nothing, the rows that decide read are
-// durable when Change returns. decide may run several times, even after a commit whose outcome is
-// unknown, because it decides by the state that it finds.
+// Change changes an order in one transaction. It returns the order as it is afterwards, and
+// the additions to stock that the outbox got with it. decide chooses the change under the
+// order's row lock; its error ends the transaction and is returned. decide may run several
+// times. An answer that changes nothing is as durable as the rows that it was decided by.
 //
-// Errors: order.ErrUnknownOrder; stock.ErrBusy (nothing was changed); the error of decide; an error
-// of the database, after which the change may have been made.
+// Errors: order.ErrUnknownOrder; order.ErrPaymentReused; stock.ErrBusy (nothing was changed);
+// what decide returned; an error of the database, after which the change may have been made.
+// A caller that repeats it then decides by what it finds.
 func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, []stock.Change, error) {
 	found, err := readOrders(ctx, l.db, []uuid.UUID{id}) // buyer and lines of an order never change
 	if err != nil {
@@ -39,26 +38,14 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		}
 		defer end()
 	}
-	reason := stock.ErrBusy // the result if the last try is rolled back: nothing was changed
-	for try := 1; ; try++ {
-		state, returned, err := l.tryChange(ctx, *o, options, decide)
-		if err == nil {
-			return state.Order, returned, nil
-		}
-		rolledBack, unknown := sqltx.IsRetryable(err), errors.Is(err, sqltx.ErrUnknownOutcome)
-		if unknown {
-			reason = err // this try may have been committed, or may be yet
-		}
-		again := rolledBack || unknown || sqltx.IsDuplicate(err) // a duplicate means that the payment has just been recorded
-		if !again || try == maxTries || ctx.Err() != nil {
-			if rolledBack {
-				err = fmt.Errorf("%w: %w", reason, err)
-			}
-			return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
-		}
-		l.metrics.retries.Inc()
-		retry.Wait(ctx, try)
+	state, returned, err := l.change(ctx, *o, options, decide)
+	switch {
+	case err == nil:
+		return state.Order, returned, nil
+	case options.Payment != "" && sqltx.IsDuplicate(err): // another order got it after decide had looked
+		err = order.ErrPaymentReused
 	}
+	return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
 }
 
 // isOf reports whether the row is an order of the buyer. An empty buyer matches all orders.
@@ -66,10 +53,11 @@ func isOf(o *order.Order, buyer string) bool {
 	return o.Status != order.Void && o.Status != shrink && cmp.Or(buyer, o.Buyer) == o.Buyer
 }
 
-// tryChange is one transaction of Change. o is the order as it was read.
-func (l *Ledger) tryChange(ctx context.Context, o order.Order, options order.ChangeOptions, decide order.Decide) (state order.Locked, returned []stock.Change, err error) {
+// change is the transaction of Change. o is the order as it was read.
+func (l *Ledger) change(ctx context.Context, o order.Order, options order.ChangeOptions, decide order.Decide) (state order.Locked, returned []stock.Change, err error) {
 	decided := false // decide chose to change nothing, or its error ended the transaction
-	err = l.tryTransact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
+	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
+		returned = nil // those of an earlier try were rolled back
 		var rows []StockRow
 		if options.Returns {
 			if rows, err = readRows(ctx, tx, o.SKUs(), stockColumns, tx.Dialect().RowLock()); err != nil {

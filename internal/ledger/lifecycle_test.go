@@ -297,16 +297,14 @@ func TestRevive_EarlierTake(t *testing.T) {
 	})
 }
 
-// TestChange_PaymentOfTwoOrders checks a payment that is reported for two orders at once. It must
-// pay the order whose transaction is first. The other change decides again, and finds that the
-// payment belongs to the first.
+// TestChange_PaymentOfTwoOrders checks a payment that is reported for two orders at once:
+// it pays the order whose transaction is first.
 func TestChange_PaymentOfTwoOrders(t *testing.T) {
 	t.Parallel()
-	reused := errors.New("the payment is another order's")
 	payment := func(before func()) func(order.Locked) (order.Transition, error) {
 		return func(s order.Locked) (order.Transition, error) {
 			if s.Payment != nil && s.Payment.OrderID != s.Order.ID {
-				return order.Transition{}, reused
+				return order.Transition{}, order.ErrPaymentReused
 			}
 			before()
 			return order.Transition{To: order.Paid, PaymentID: "payment-1", PaymentStatus: order.PaymentPaid}, nil
@@ -331,8 +329,8 @@ func TestChange_PaymentOfTwoOrders(t *testing.T) {
 			pay()
 			between = func() {}
 		}
-		if _, _, err := l.Change(t.Context(), second.ID, order.ChangeOptions{Payment: "payment-1"}, payment(between)); !errors.Is(err, reused) {
-			t.Errorf("paying the second order: %v, want %q", err, reused)
+		if _, _, err := l.Change(t.Context(), second.ID, order.ChangeOptions{Payment: "payment-1"}, payment(between)); !errors.Is(err, order.ErrPaymentReused) {
+			t.Errorf("paying the second order: %v, want %q", err, order.ErrPaymentReused)
 		}
 		again := takeOf("a")
 		again.OrderID, again.TakeID = late.ID, late.NextTake()
@@ -449,7 +447,7 @@ func TestOrders(t *testing.T) {
 		if _, err := d.sql.Ledger().Exec(t.Context(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), "due"); err != nil {
 			t.Fatal(err)
 		}
-		if first, err = l.Payment(t.Context(), "due"); err != nil {
+		if first, err = readPayment(t.Context(), l.db, "due"); err != nil {
 			t.Fatal(err)
 		}
 		if p, err := l.Refunded(t.Context(), "due"); err != nil || p != first {

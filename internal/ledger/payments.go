@@ -17,11 +17,7 @@ func paymentFields(p *order.Payment) []any {
 	return []any{&p.ID, &p.OrderID, &p.Status, (*sqltx.Time)(&p.CreatedAt), (*sqltx.Time)(&p.ChangedAt)}
 }
 
-// Payment reads one payment. It returns order.ErrUnknownPayment if there is none.
-func (l *Ledger) Payment(ctx context.Context, id string) (order.Payment, error) {
-	return readPayment(ctx, l.db, id)
-}
-
+// readPayment reads one payment. order.ErrUnknownPayment: there is none.
 func readPayment(ctx context.Context, db sqltx.Reader, id string) (p order.Payment, err error) {
 	err = db.QueryRow(ctx, paymentFields(&p), "SELECT "+paymentColumns+" FROM payments WHERE id = ?", id)
 	if errors.Is(err, sql.ErrNoRows) {

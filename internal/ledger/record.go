@@ -20,12 +20,11 @@ import (
 
 // recording is one order in a group transaction.
 type recording struct {
-	order    order.Order
-	take     stock.Take
-	outcome  order.Outcome
-	answered bool
-	done     chan struct{} // closed once outcome is final
-	span     tracing.Span
+	order   order.Order
+	take    stock.Take
+	outcome order.Outcome
+	done    chan struct{} // closed once outcome is final
+	span    tracing.Span
 
 	// mu guards the fields below, and the times of order until done is closed.
 	mu    sync.Mutex
@@ -70,7 +69,7 @@ func (r *recording) leave(reason error) (order.Order, order.Outcome) {
 
 // answer sets the outcome. Later calls have no effect.
 func (r *recording) answer(o order.Outcome) {
-	r.outcome, r.answered = o, true
+	r.outcome = o
 	close(r.done)
 }
 
@@ -141,8 +140,7 @@ func (l *Ledger) runGroup(rs []*recording) {
 	}
 }
 
-// recordGroup gives every recording its outcome. A recording without an answer gets an unknown
-// outcome, never a success.
+// recordGroup gives every recording its outcome, except those whose callers have left.
 func (l *Ledger) recordGroup(rs []*recording, own *slowGroup) {
 	l.metrics.groupSize.Observe(float64(len(rs)))
 	ctx := context.Background() // the group serves several requests, so none of them bounds it
@@ -155,7 +153,6 @@ func (l *Ledger) recordGroup(rs []*recording, own *slowGroup) {
 		ctx, span = l.tracer.Group(ctx, "ledger.group", spans)
 		defer span.End()
 	}
-	all := rs
 	for len(rs) > 0 {
 		first, repeats := distinct(rs)
 		if err := l.commit(ctx, first, own); err != nil {
@@ -164,15 +161,10 @@ func (l *Ledger) recordGroup(rs []*recording, own *slowGroup) {
 		}
 		rs = repeats // the order of a repeat is recorded now, or its ID is free
 	}
-	for _, r := range all {
-		if !r.answered {
-			r.answer(order.Outcome{})
-		}
-	}
 }
 
-// commit gives every recording its outcome. Their IDs must be distinct. If the database cannot be
-// reached, it refuses them and returns the error, because other groups would fail too.
+// commit does so for recordings with distinct IDs. If the database is away, it refuses them
+// and returns the error: others would fail too.
 func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) error {
 	lockWaits := 0
 	for try := 1; len(rs) > 0; try++ {

@@ -68,7 +68,7 @@ func TestFailedGroup(t *testing.T) {
 				}
 				l.recordGroup(rs, new(slowGroup))
 				for n, r := range rs {
-					if !r.answered || !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
+					if !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
 						t.Errorf("order %d: %+v", n+1, r.outcome)
 					}
 				}
@@ -134,6 +134,31 @@ func TestPlannedGroup(t *testing.T) {
 		}
 		d.atRest(t, scarce, 1)
 		d.atRest(t, plenty, 1)
+	})
+}
+
+// TestCutFirst checks that the group after one that did not fit is decided before its orders
+// are sent: otherwise groups of which one buyer is above the limit would all be sent twice.
+// A group that fits ends that.
+func TestCutFirst(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		sku := fresh("few")
+		lay(t, l, sku, 5)
+		for n, step := range []struct {
+			units int64
+			want  uint64 // transactions
+		}{{1, 1}, {9, 2}, {9, 1}, {1, 1}, {1, 1}, {9, 2}} {
+			r := recordingOf(sku)
+			r.take = of(r.take, step.units)
+			before, _ := transactions(t, l.metrics.transaction)
+			l.recordGroup([]*recording{r}, new(slowGroup))
+			after, _ := transactions(t, l.metrics.transaction)
+			if got := after - before; got != step.want || r.outcome.Committed() != (step.units == 1) {
+				t.Errorf("order %d of %d units: %d transactions, want %d, %+v", n+1, step.units, got, step.want, r.outcome)
+			}
+		}
 	})
 }
 

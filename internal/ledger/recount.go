@@ -37,21 +37,25 @@ func (c Count) Units() stock.Units {
 // Counts reads the stock rows of the SKUs and their units in the outbox, sorted by
 // SKU. It leaves out unknown SKUs. One statement reads them all, as of one moment.
 func (l *Ledger) Counts(ctx context.Context, skus []stock.SKU) ([]Count, error) {
-	return l.counts(ctx, "0", "", skus)
+	return counts(ctx, l.db, "0", "", skus)
 }
 
 // Recount is Counts with the units held by orders. All counts are as of the same moment, so total =
 // available + held unless a count is wrong. It reads all orders of the SKUs, which takes seconds
 // for a million of them.
 func (l *Ledger) Recount(ctx context.Context, skus []stock.SKU) ([]Count, error) {
-	return l.counts(ctx, "COALESCE(held.units, 0)", `
+	return recount(ctx, l.db, skus)
+}
+
+func recount(ctx context.Context, db sqltx.Reader, skus []stock.SKU) ([]Count, error) {
+	return counts(ctx, db, "COALESCE(held.units, 0)", `
 		LEFT JOIN (SELECT order_lines.sku, SUM(order_lines.quantity) AS units FROM `+heldLines+`
 			WHERE order_lines.sku IN ? GROUP BY order_lines.sku) held ON held.sku = stock.sku`, skus)
 }
 
 // counts reads the counts of the SKUs. held is the expression for the held units, and join the
 // clause that adds its table.
-func (l *Ledger) counts(ctx context.Context, held, join string, skus []stock.SKU) (counts []Count, err error) {
+func counts(ctx context.Context, db sqltx.Reader, held, join string, skus []stock.SKU) (counts []Count, err error) {
 	if len(skus) == 0 {
 		return nil, nil
 	}
@@ -59,9 +63,9 @@ func (l *Ledger) counts(ctx context.Context, held, join string, skus []stock.SKU
 	if join != "" {
 		args = append(args, skus)
 	}
-	integer := func(expression string) string { return "CAST(" + expression + " AS " + l.db.Dialect().BigInt() + ")" }
+	integer := func(expression string) string { return "CAST(" + expression + " AS " + db.Dialect().BigInt() + ")" }
 	fields := func(c *Count) []any { return append(c.columns(), &c.Undelivered, &c.Held) }
-	counts, err = sqltx.ReadAll(ctx, l.db, fields, "SELECT "+columnsWithParts(l.db.Dialect())+", "+
+	counts, err = sqltx.ReadAll(ctx, db, fields, "SELECT "+columnsWithParts(db.Dialect())+", "+
 		integer("COALESCE(undelivered.units, 0)")+", "+integer(held)+` FROM stock
 		LEFT JOIN (SELECT sku, epoch, SUM(delta) AS units FROM outbox WHERE sku IN ? GROUP BY sku, epoch) undelivered
 			ON undelivered.sku = stock.sku AND undelivered.epoch = stock.epoch`+join+`
@@ -117,11 +121,11 @@ func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error 
 		if err != nil {
 			return err
 		}
-		held, err := heldUnits(ctx, tx, sku)
+		counted, err := recount(ctx, tx, []stock.SKU{sku})
 		if err != nil {
 			return err
 		}
-		row.Available = row.Total - held
+		row.Available = row.Total - counted[0].Held
 		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
 			return stock.Refuse(sku, err)
 		}
@@ -142,22 +146,6 @@ func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error 
 		return fmt.Errorf("correcting the counts of %s: %w", sku, err)
 	}
 	return nil
-}
-
-// Sold recounts the units of the SKU in orders that are pending, paid, or refunded
-// without returning their units.
-func (l *Ledger) Sold(ctx context.Context, sku stock.SKU) (sold int64, err error) {
-	if sold, err = heldUnits(ctx, l.db, sku); err != nil {
-		return 0, fmt.Errorf("counting the sold units of %s: %w", sku, err)
-	}
-	return sold, nil
-}
-
-// heldUnits adds up the units of the SKU in the orders that hold them.
-func heldUnits(ctx context.Context, db sqltx.Reader, sku stock.SKU) (units int64, err error) {
-	err = db.QueryRow(ctx, []any{&units},
-		"SELECT COALESCE(SUM(order_lines.quantity), 0) FROM "+heldLines+" WHERE order_lines.sku = ?", string(sku))
-	return units, err
 }
 
 // recordClaims adds the units that the SKU's orders hold to the claims of their buyers.

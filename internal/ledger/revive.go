@@ -7,10 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
-	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -30,23 +28,18 @@ func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, 
 	}
 	defer end()
 	paid := order.Payment{ID: payment, OrderID: o.ID, Status: c.PaymentStatus}
-	for try := 1; ; try++ {
-		err := l.tryRevive(ctx, t, &o, expired.Status, paid)
-		switch {
-		case err == nil:
-			return o, order.Committed()
-		case errors.Is(err, sqltx.ErrUnknownOutcome):
-			return o, order.Unknown(err)
-		case sqltx.IsDuplicate(err): // a duplicate in the order's history, or of the payment: another take was faster
-			return o, order.Refused(fmt.Errorf("%w: %w", stock.ErrRowChanged, err))
-		case errors.As(err, new(*stock.Refusal)), errors.Is(err, stock.ErrRowChanged):
-			return o, order.Refused(err)
-		case !sqltx.IsRetryable(err) && !errors.Is(err, cutter.ErrConflict), try == maxTries:
-			return o, order.Refused(notRecorded(err))
-		}
-		l.metrics.retries.Inc()
-		retry.Wait(ctx, try)
+	err = l.retried(ctx, func() error { return l.tryRevive(ctx, t, &o, expired.Status, paid) })
+	switch {
+	case err == nil:
+		return o, order.Committed()
+	case errors.Is(err, sqltx.ErrUnknownOutcome):
+		return o, order.Unknown(err)
+	case sqltx.IsDuplicate(err): // a duplicate in the order's history, or of the payment: another take was faster
+		return o, order.Refused(fmt.Errorf("%w: %w", stock.ErrRowChanged, err))
+	case errors.As(err, new(*stock.Refusal)), errors.Is(err, stock.ErrRowChanged), errors.Is(err, stock.ErrBusy):
+		return o, order.Refused(err)
 	}
+	return o, order.Refused(notRecorded(err))
 }
 
 // tryRevive is one transaction of Revive. o is the order as it is after the revival, and from its

@@ -89,10 +89,7 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 		if r := testenv.Receive(t, "the order that is given up", third); !r.out.Refused() || !errors.Is(r.out.Reason(), stock.ErrBusy) || !errors.Is(r.out.Reason(), context.Canceled) {
 			t.Errorf("an order that is given up before its transaction begins: %+v", r.out)
 		}
-		waited, err := l.Now()
-		if err != nil {
-			t.Fatal(err)
-		}
+		waited := l.Now()
 		close(proceed)
 		<-first
 		for name, answer := range map[string]<-chan recorded{"second": second, "queued": queued} {
@@ -174,10 +171,7 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 				answer := make(chan recorded, 1)
 				go func() { answer <- record(t.Context()) }()
 				testenv.Await(t, name+" waits for the row", func() bool { return d.lockWaits(t) > 0 })
-				var err error
-				if waited, err = l.Now(); err != nil {
-					t.Fatal(err)
-				}
+				waited = l.Now()
 				unlock()
 				r = testenv.Receive(t, name, answer)
 				return r.out.Committed()

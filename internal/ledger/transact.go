@@ -2,8 +2,10 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -17,35 +19,38 @@ const (
 	maxTries = 10
 )
 
-// transact runs do in a transaction. It retries, a bounded number of times, while the database
-// reports deadlocks and other retryable errors. do must run its statements under the given context,
-// which bounds each try.
+// transact runs do in a transaction, in several tries if it must: see retried. do must run
+// its statements under the context that it is given, which bounds each try.
 func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
+	return l.retried(ctx, func() (err error) {
+		ctx, span := l.tracer.Start(ctx, "ledger.transaction")
+		defer func() {
+			if span.Recorded() {
+				if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
+					span.Fail(kind)
+				}
+			}
+			span.End()
+		}()
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return l.db.Transact(ctx, func(tx *sqltx.Tx) error { return do(ctx, tx) })
+	})
+}
+
+// retried runs a transaction again while it is rolled back because of others: after
+// deadlocks, serialization failures, lock timeouts and cutter.ErrConflict. stock.ErrBusy:
+// so was the last try. A transaction whose outcome is unknown is not run again.
+func (l *Ledger) retried(ctx context.Context, transaction func() error) error {
 	for try := 1; ; try++ {
-		err := l.tryTransact(ctx, timeout, do)
-		if err == nil || !sqltx.IsRetryable(err) { // an error is not retryable if the outcome is unknown, or ctx had ended before the try
+		err := transaction()
+		if err == nil || !sqltx.IsRetryable(err) && !errors.Is(err, cutter.ErrConflict) {
 			return err
 		}
 		l.metrics.retries.Inc()
-		if try == maxTries {
+		if try == maxTries || ctx.Err() != nil {
 			return stock.Busy(err)
 		}
 		retry.Wait(ctx, try)
 	}
-}
-
-// tryTransact runs do in a transaction, once.
-func (l *Ledger) tryTransact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) (err error) {
-	ctx, span := l.tracer.Start(ctx, "ledger.transaction")
-	defer func() {
-		if span.Recorded() {
-			if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
-				span.Fail(kind)
-			}
-		}
-		span.End()
-	}()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return l.db.Transact(ctx, func(tx *sqltx.Tx) error { return do(ctx, tx) })
 }

@@ -19,8 +19,8 @@ const (
 
 // queued has mutants of the code for queued orders.
 var queued = []mutant{
-	{"a 202 before the journal", queueing, "return q.journal.Queue(ctx, d, now)",
-		"go func() { _, _ = q.journal.Queue(context.WithoutCancel(ctx), d, now) }()\n\treturn stock.Take{Deduction: d, QueuedAt: now}, nil", "internal/protocol TestLostQueueAnswer/MariaDB"},
+	{"a 202 before the journal", queueing, "return q.journal.Queue(ctx, d, q.ledger.Now())",
+		"go func() { _, _ = q.journal.Queue(context.WithoutCancel(ctx), d, q.ledger.Now()) }()\n\treturn stock.Take{Deduction: d, QueuedAt: q.ledger.Now()}, nil", "internal/protocol TestLostQueueAnswer/MariaDB"},
 	{"an order leaves the journal before its commit", consumer, "\t\t\tends <- c.trace(ctx, t)", "\t\t\t_ = c.journal.Finish(ctx, t)\n\t\t\tends <- c.trace(ctx, t)", "internal/protocol TestQueuedOrder/SQLite"},
 	{"recovery voids a queued order's take", flightLua, "not waiting[found[i]] then", "true then", "internal/protocol TestQueuedOrder/SQLite"},
 	{"the take of a lost queued order stays in flight", flightLua, "= entry and true", "= true", "internal/stock/gate TestLostQueue/Redis"},

@@ -33,18 +33,18 @@ const (
 type refusalCache struct {
 	soldOut time.Duration // how long "sold out" is repeated; 0: not at all
 
-	mu    sync.RWMutex
-	last  map[stock.SKU]cachedRefusal
-	since time.Time // refusals from requests to the ledger before this time are not remembered
+	mu   sync.RWMutex
+	last map[stock.SKU]cachedRefusal
+	// changed is when a SKU was last changed, any of them. A refusal for which the ledger was
+	// asked before is not remembered.
+	changed time.Time
 }
 
-// cachedRefusal is a refusal, and the time until which it may be repeated. Without a refusal, it
-// prevents remembering refusals from earlier requests to the ledger.
+// cachedRefusal is a refusal, and until when it may be repeated.
 type cachedRefusal struct {
 	refusal *stock.Refusal
 	units   int64 // the smallest quantity that is refused; 0: any
 	until   time.Time
-	asked   time.Time // time before the request to the ledger, or of a change of the SKU
 }
 
 // refuse returns the refusal of one of the lines that may be repeated now, or nil. Only the first
@@ -70,7 +70,7 @@ func (c *refusalCache) refuse(lines []stock.Line) error {
 // opening hours or a lack of units. asked is a time before the request to the ledger.
 func (c *refusalCache) learn(asked time.Time, lines []stock.Line, reason error) {
 	var (
-		r       = cachedRefusal{asked: asked}
+		r       cachedRefusal
 		notOpen *stock.NotOpen
 		age     = maxHoursAge
 	)
@@ -89,7 +89,16 @@ func (c *refusalCache) learn(asked time.Time, lines []stock.Line, reason error) 
 		return
 	}
 	r.until = asked.Add(age)
-	c.remember(r.refusal.SKU, r)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.last[r.refusal.SKU]
+	if asked.Before(c.changed) || known.units < r.units && time.Now().Before(known.until) { // which refuses more
+		return
+	}
+	if c.last == nil || len(c.last) >= maxRefusals {
+		c.last = make(map[stock.SKU]cachedRefusal)
+	}
+	c.last[r.refusal.SKU] = r
 }
 
 // quantity returns the units of the SKU in the lines.
@@ -102,25 +111,11 @@ func quantity(lines []stock.Line, sku stock.SKU) (units int64) {
 	return units
 }
 
-// forget stops repeating the SKU's refusal, because its hours or its units may have changed. A
-// refusal from an earlier request to the ledger is not repeated either.
-func (c *refusalCache) forget(sku stock.SKU) { c.remember(sku, cachedRefusal{asked: time.Now()}) }
-
-// remember replaces the entry of the SKU, unless the entry is more recent, or refuses smaller
-// quantities.
-func (c *refusalCache) remember(sku stock.SKU, r cachedRefusal) {
+// forget ends the repetition of the SKU's refusal, because its hours or its units may have
+// changed.
+func (c *refusalCache) forget(sku stock.SKU) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := c.last[sku]
-	if r.asked.Before(known.asked) || r.asked.Before(c.since) {
-		return
-	}
-	if known.units < r.units && time.Now().Before(known.until) {
-		return
-	}
-	if c.last == nil || len(c.last) >= maxRefusals {
-		// Records of changes are lost as well.
-		c.last, c.since = make(map[stock.SKU]cachedRefusal), time.Now()
-	}
-	c.last[sku] = r
+	delete(c.last, sku)
+	c.changed = time.Now()
 }

@@ -23,7 +23,8 @@ const (
 	// claimPause is the shortest pause between two tries to claim a job, with a
 	// quarter as much again of jitter.
 	claimPause = 800 * time.Millisecond
-	// jobCallTimeout bounds one call that claims, renews or releases a job.
+	// jobCallTimeout bounds one call that renews or releases a job: a lease ends soon after
+	// it. A claim ends with the ledger's own bounds.
 	jobCallTimeout = 2 * time.Second
 )
 
@@ -60,9 +61,7 @@ func newHolder() string {
 func (j *jobs) run(ctx context.Context, name string, do step, ended func()) {
 	for ctx.Err() == nil {
 		if !j.barred.Load() {
-			claiming, cancel := context.WithTimeout(ctx, jobCallTimeout)
-			held, err := j.ledger.ClaimJob(claiming, name, j.holder)
-			cancel()
+			held, err := j.ledger.ClaimJob(ctx, name, j.holder)
 			switch {
 			case err == nil:
 				j.work(ctx, held, do)

@@ -142,7 +142,6 @@ func postgresDialer() *net.Dialer {
 			Interval: ioTimeout / 10,
 			Count:    5,
 		},
-		Control: boundUnacknowledged,
 	}
 }
 

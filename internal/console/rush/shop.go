@@ -92,7 +92,11 @@ func (s *shop) sold(ctx context.Context) (int64, error) {
 			return 0, fmt.Errorf("waiting for %d queued orders: %w", queued, err)
 		}
 	}
-	return s.instance.Ledger.Sold(ctx, sku)
+	counts, err := s.instance.Ledger.Recount(ctx, []stock.SKU{sku})
+	if err != nil || len(counts) == 0 {
+		return 0, err
+	}
+	return counts[0].Held, nil
 }
 
 // queuePause is the pause between two looks for queued orders, queueLimit bounds the wait

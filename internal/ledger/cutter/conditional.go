@@ -32,7 +32,7 @@ func (conditional) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, take
 // ones.
 func cutEachLine(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.Take) (Decision, error) {
 	for i, line := range linesOf(t) {
-		fits, err := conditionally(ctx, tx, g, line, true)
+		fits, err := conditionally(ctx, tx, g, line)
 		if err != nil {
 			return Decision{}, err
 		}
@@ -45,6 +45,17 @@ func cutEachLine(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.
 		return whyNot(ctx, tx, g, t, line)
 	}
 	return Taken(), nil
+}
+
+// conditionally takes the line's units in one UPDATE, and reports whether the stock row
+// met its conditions.
+func conditionally(ctx context.Context, tx *sqltx.Tx, g stock.Generation, l line) (bool, error) {
+	sql, args := stockRows.condition(tx.Dialect(), g, l, true)
+	updated, err := tx.Exec(ctx, sql, args...)
+	if err != nil {
+		return false, fmt.Errorf("taking units of %s: %w", l.sku, err)
+	}
+	return updated == 1, nil
 }
 
 // giveBack undoes lines of a take after another of its lines was refused. This transaction still

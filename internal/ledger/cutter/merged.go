@@ -2,7 +2,6 @@ package cutter
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -10,9 +9,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Merged returns the cutter that takes the units of a whole group at once. It locks each row for
-// one conditional UPDATE a group. If the group does not fit whole, or a row has a buyer limit,
-// Merged decides order by order under row locks.
+// Merged returns the cutter that takes the units of a whole group at once, in one
+// conditional UPDATE. If the group does not fit whole, it is decided under row locks, order
+// by order.
 func Merged() Cutter { return &merged{refuse: true} }
 
 // Count returns the cutter that counts down as Merged does, but refuses nothing for lack of stock,
@@ -28,15 +27,6 @@ func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes
 	lines, ok := sum(takes)
 	limits := c.seen.of(lines)
 	plan := Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
-		if ok && len(lines) == 1 && len(limits) == 0 {
-			fits, err := conditionally(ctx, tx, g, lines[0], c.refuse)
-			if err != nil {
-				return nil, err
-			}
-			if fits {
-				return AllTaken(len(takes)), nil
-			}
-		}
 		rs, err := lock(ctx, tx, takes)
 		if err != nil {
 			return nil, err
@@ -222,15 +212,4 @@ func (k rowKind) condition(dialect sqltx.Dialect, g stock.Generation, l line, re
 		args = append(args, l.units)
 	}
 	return sql, args
-}
-
-// conditionally takes the line's units in one UPDATE, and reports whether the stock row
-// met its conditions.
-func conditionally(ctx context.Context, tx *sqltx.Tx, g stock.Generation, l line, refuse bool) (bool, error) {
-	sql, args := stockRows.condition(tx.Dialect(), g, l, refuse)
-	updated, err := tx.Exec(ctx, sql, args...)
-	if err != nil {
-		return false, fmt.Errorf("taking units of %s: %w", l.sku, err)
-	}
-	return updated == 1, nil
 }

@@ -131,7 +131,7 @@ func isUnsent(err error) bool {
 // isKnownRollback reports whether err, returned by the only COMMIT of a
 // transaction, means that the database has rolled the transaction back.
 func isKnownRollback(err error) bool {
-	if errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxCommitRollback) {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
 	switch e := driverError(err).(type) {

@@ -262,6 +262,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 	})
 	t.Run("PostgreSQL/transaction failed before", func(t *testing.T) {
 		tx := begin(t, t.Context(), storetest.Migrated(t, testenv.Postgres(t)).Ledger())
+		run(t, tx, "SELECT 1")
 		_, _ = tx.Exec(t.Context(), "nonsense")
 		if err := tx.Commit(); !sqltx.IsKnownRollback(err) {
 			t.Errorf("%v is %q", err, classes(err))

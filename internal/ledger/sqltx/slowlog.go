@@ -13,15 +13,6 @@ import (
 // slowStatement is the duration from which statements are logged.
 const slowStatement = time.Second
 
-// ordersKey is the context key of WithOrders.
-type ordersKey struct{}
-
-// WithOrders makes the log of slow statements name the number of orders that the
-// statements record.
-func WithOrders(ctx context.Context, orders int) context.Context {
-	return context.WithValue(ctx, ordersKey{}, orders)
-}
-
 // SlowLog returns a gorm logger that writes statements slower than 1 s to log,
 // without their values, and nothing else: callers decide which errors to log.
 func SlowLog(log *slog.Logger) logger.Interface { return slowLog{log} }
@@ -45,9 +36,6 @@ func (l slowLog) Trace(ctx context.Context, begin time.Time, statement func() (s
 	attrs := []any{"sql", text}
 	if rows >= 0 {
 		attrs = append(attrs, "rows", rows)
-	}
-	if orders, ok := ctx.Value(ordersKey{}).(int); ok {
-		attrs = append(attrs, "orders", orders)
 	}
 	// Package outage counts warnings that have an error, so each line has one, even nil.
 	attrs = append(attrs, "seconds", elapsed.Seconds(), "error", err)

@@ -20,22 +20,20 @@ import (
 func TestSlowLog(t *testing.T) {
 	for name, test := range map[string]struct {
 		took time.Duration
-		ctx  context.Context
 		rows int64
 		err  error
 		want string
 	}{
-		"fast":     {took: 0, ctx: t.Context(), rows: 1},
-		"slow":     {took: 2 * time.Second, ctx: t.Context(), rows: 1, want: `rows=1 seconds=2\.\d+ error=<nil>`},
-		"no rows":  {took: 2 * time.Second, ctx: t.Context(), rows: -1, want: `seconds=2\.\d+ error=<nil>`},
-		"orders":   {took: 2 * time.Second, ctx: sqltx.WithOrders(t.Context(), 7), rows: -1, want: `orders=7 seconds=2\.\d+ error=<nil>`},
-		"failed":   {took: 2 * time.Second, ctx: t.Context(), rows: -1, err: errors.New("refused"), want: `seconds=2\.\d+ error=refused`},
-		"canceled": {took: 2 * time.Second, ctx: t.Context(), rows: -1, err: context.Canceled},
+		"fast":     {took: 0, rows: 1},
+		"slow":     {took: 2 * time.Second, rows: 1, want: `rows=1 seconds=2\.\d+ error=<nil>`},
+		"no rows":  {took: 2 * time.Second, rows: -1, want: `seconds=2\.\d+ error=<nil>`},
+		"failed":   {took: 2 * time.Second, rows: -1, err: errors.New("refused"), want: `seconds=2\.\d+ error=refused`},
+		"canceled": {took: 2 * time.Second, rows: -1, err: context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			sqltx.SlowLog(slog.New(slog.NewTextHandler(&log, nil))).
-				Trace(test.ctx, time.Now().Add(-test.took), func() (string, int64) { return "SELECT 1", test.rows }, test.err)
+				Trace(t.Context(), time.Now().Add(-test.took), func() (string, int64) { return "SELECT 1", test.rows }, test.err)
 			line := regexp.MustCompile(`^time=\S+ level=WARN msg="slow statement" sql="SELECT 1" ` + test.want + "\n$")
 			if test.want == "" {
 				line = regexp.MustCompile("^$")
@@ -60,13 +58,11 @@ type slowPath struct {
 type slowLine struct {
 	Msg, SQL, Error string
 	Seconds         float64
-	Orders          int
 	Rows            *int
 }
 
 // TestSlowLog_EveryPath checks that every path to the database logs a slow
-// statement once: through the logger that LogTo names, with the number of orders,
-// and without the statement's values.
+// statement once: through the logger that LogTo names, and without the statement's values.
 func TestSlowLog_EveryPath(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
@@ -147,7 +143,7 @@ func TestSlowLog_EveryPath(t *testing.T) {
 			s := storetest.SQL(t, dbURL+path.query)
 			s.LogTo(slog.New(slog.NewJSONHandler(&logs[n], nil)))
 			running.Go(func() {
-				if err := path.do(sqltx.WithOrders(t.Context(), 7), s.Ledger(), sku); err != nil {
+				if err := path.do(t.Context(), s.Ledger(), sku); err != nil {
 					t.Errorf("%s: %v", path.name, err)
 				}
 			})
@@ -168,8 +164,8 @@ func TestSlowLog_EveryPath(t *testing.T) {
 				continue
 			}
 			line := lines[0]
-			if line.Msg != "slow statement" || line.Error != "" || line.Orders != 7 {
-				t.Errorf("%s logged %s, want the statement %s of 7 orders", path.name, text, path.want)
+			if line.Msg != "slow statement" || line.Error != "" {
+				t.Errorf("%s logged %s, want the statement %s", path.name, text, path.want)
 			}
 			if line.Seconds < 1 || line.Seconds > 10 {
 				t.Errorf("%s logged %v seconds, want 1.1", path.name, line.Seconds)

@@ -25,8 +25,6 @@ type pool struct {
 	*sql.DB
 	exec  execFunc
 	begin string // the statement that begins a transaction
-	// failsWhole means that a failed statement makes its transaction fail.
-	failsWhole bool
 	// query runs a statement that returns rows, after begin, in one round trip.
 	query func(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error)
 	// open reports whether the server says that the connection's transaction is open. Like query,
@@ -43,7 +41,7 @@ func MySQLPool(connections *sql.DB) gorm.ConnPool {
 // PostgresPool returns connections, whose sessions come from PostgresConnector,
 // as gorm's connection pool.
 func PostgresPool(connections *sql.DB) gorm.ConnPool {
-	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", query: queryPostgres, failsWhole: true, open: openPostgres}
+	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", query: queryPostgres, open: openPostgres}
 }
 
 // SQLitePool returns connections as gorm's connection pool. lock is the mode in which a transaction
@@ -70,13 +68,12 @@ func (p pool) GetDBConn() (*sql.DB, error) { return p.DB, nil }
 type transaction struct {
 	gorm.ConnPool // nil: methods of ConnPool that are not defined below panic, because nothing calls them
 
-	ctx    context.Context
-	conn   *sql.Conn
-	pool   pool
-	texts  bool // several statements, a COMMIT among them, may be sent at once
-	begun  bool
-	failed bool // the transaction can only be rolled back
-	over   bool
+	ctx   context.Context
+	conn  *sql.Conn
+	pool  pool
+	texts bool // several statements, a COMMIT among them, may be sent at once
+	begun bool
+	over  bool
 }
 
 func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64, error) {
@@ -90,7 +87,6 @@ func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64
 	}
 	affected, err := t.pool.exec(ctx, t.conn, statements)
 	if err != nil {
-		t.failed = t.pool.failsWhole
 		return nil, err
 	}
 	return affected[begin:], nil
@@ -156,12 +152,8 @@ func (t *transaction) commit(statements []Statement, rows int64) error {
 	switch {
 	case t.over:
 		return sql.ErrTxDone
-	case t.failed:
-		return pgx.ErrTxCommitRollback
 	case t.ctx.Err() != nil: // the COMMIT is not sent
 		return t.ctx.Err()
-	case !t.begun && len(statements) == 0:
-		return nil
 	}
 	if !t.texts && len(statements) > 0 {
 		if err := t.execFirst(statements, rows); err != nil {

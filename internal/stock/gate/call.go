@@ -40,9 +40,13 @@ type call struct {
 	cmd    *redis.IntSliceCmd // set if the script returns numbers
 }
 
-// newCall returns a call of the script. The arguments of EVALSHA are pointers into keys and
-// args, because a string in an interface would be an allocation.
 func newCall(s *script, keys, args []string) *call {
+	return &call{script: s, args: evalSHA(s, keys, args)}
+}
+
+// evalSHA returns the arguments of EVALSHA for the script. They are pointers into keys and
+// args, because a string in an interface would be an allocation.
+func evalSHA(s *script, keys, args []string) []any {
 	list := make([]any, 0, 3+len(keys)+len(args))
 	list = append(list, "evalsha", s.sha, len(keys))
 	for i := range keys {
@@ -51,7 +55,7 @@ func newCall(s *script, keys, args []string) *call {
 	for i := range args {
 		list = append(list, &args[i])
 	}
-	return &call{script: s, args: list}
+	return list
 }
 
 // prepare returns the command. The command names the script and never has its
@@ -123,7 +127,7 @@ var errAnswer = errors.New("the script's answer has the wrong length")
 // strings runs a script that returns at least one string. The client may run it
 // twice, so it must be safe to repeat.
 func (c *Counter) strings(ctx context.Context, s *script, keys []string, args ...string) ([]string, error) {
-	cmd := redis.NewStringSliceCmd(ctx, newCall(s, keys, args).args...)
+	cmd := redis.NewStringSliceCmd(ctx, evalSHA(s, keys, args)...)
 	if err := c.client.Process(ctx, command{Cmder: cmd, script: s.name, repeatable: true}); err != nil {
 		return nil, proven(err)
 	}
