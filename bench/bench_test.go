@@ -109,7 +109,7 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// TestTotal adds up what instances answered at the same time.
+// TestTotal checks the sum of simultaneous results of several instances.
 func TestTotal(t *testing.T) {
 	got := total([]result{
 		{Created: 1, Refused: 2, Other: 3, Broken: 4, Elapsed: 10, P50: 7, P99: 8},
@@ -120,7 +120,7 @@ func TestTotal(t *testing.T) {
 	}
 }
 
-// TestHeld reads the quantiles of a histogram from the counters.
+// TestHeld checks the quantiles of a histogram that are read from the counters.
 func TestHeld(t *testing.T) {
 	counters := func(low, high, all float64) map[string]float64 {
 		return map[string]float64{"h_bucket{le=\"0.01\"}": low, "h_bucket{le=\"0.002\"}": 0, "h_bucket{le=\"0.02\"}": high, "h_bucket{le=\"+Inf\"}": all, "h_count": all, "other_bucket{le=\"1\"}": 9}

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// console measures each strategy while nobody watches and while one console is open, in
-// turns under one load. Windows of one run differ less from each other than runs do.
+// console measures each strategy without a console and with one open, in turns under one load. It
+// compares windows of one run, because runs differ more from each other than windows do.
 func (l *lab) console(ctx context.Context) error {
 	rows := table.New("", "orders/s: nobody watches", "one console is open", "ratio: median", "first quartile", "third quartile",
 		"µs of CPU of the service per order: nobody watches", "one console is open")
@@ -42,8 +42,8 @@ func (l *lab) console(ctx context.Context) error {
 	return nil
 }
 
-// turns measures pairs of windows, one for each round: nobody watches in one, and one
-// console is open in the other. They take turns at being the first.
+// turns measures pairs of windows, one pair a round: one window without a console, and one with a
+// console open. The order within the pair alternates.
 func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault string, err error) {
 	in := situation{skus: 1}
 	if err := l.reset(ctx, v, in); err != nil {
@@ -54,7 +54,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 		return nil, nil, "", err
 	}
 	defer testenv.End(api...)
-	const slack = 5 // seconds for what is done between windows, and one in twenty
+	const slack = 5 // seconds for the work between windows, plus a twentieth of the time
 	seconds := l.WarmUp + 2*l.Rounds*l.Seconds
 	type outcome struct {
 		result
@@ -69,7 +69,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	}()
 	time.Sleep(time.Duration(l.WarmUp) * time.Second) // the warm-up
 	for round := range l.Rounds {
-		var pair [2]sample // nobody watches, one console is open
+		var pair [2]sample // without a console, and with a console
 		for turn := range 2 {
 			which := (round + turn) % 2
 			if pair[which], err = l.window(ctx, api[0], which == 1); err != nil {
@@ -96,7 +96,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	return nobody, one, fault, nil
 }
 
-// window measures the service under the load that runs.
+// window measures the service under the load that is running.
 func (l *lab) window(ctx context.Context, api *testenv.APIServer, watched bool) (s sample, err error) {
 	if watched {
 		stop, closed := watch(ctx, api.URL())
@@ -105,7 +105,7 @@ func (l *lab) window(ctx context.Context, api *testenv.APIServer, watched bool) 
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 	}
-	const asked = "holdfast_orders_total" // in this situation they are all accepted; turns checks it
+	const asked = "holdfast_orders_total" // all orders are accepted in this situation; turns checks that
 	before, err := measure.Counters(ctx, api.URL()+"/metrics")
 	if err != nil {
 		return s, err

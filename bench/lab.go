@@ -39,7 +39,7 @@ type lab struct {
 	client         *redis.Client
 	server         *testenv.DatabaseServer
 	db             *sql.DB
-	driver, source string // of database/sql
+	driver, source string // driver and data source of database/sql
 	generator      *generator
 	calls          *load.Client
 	runs           int // measured so far
@@ -127,7 +127,7 @@ type situation struct {
 	skus      int // 1: all orders are for one SKU
 	bulk      int // number of orders in the table at the start
 	due       int // number of them that are due to expire
-	instances int // of the service; 0: one
+	instances int // instances of the service; 0 means one
 }
 
 // targets measures all variants and compares them with their targets.
@@ -157,7 +157,7 @@ func (l *lab) inTurns(ctx context.Context, chosen []variant, in situation) (map[
 	return samples, nil
 }
 
-// side is one of two that are compared: a lab, and the situation of its stores.
+// side is one side of a comparison: a lab, and the situation of its stores.
 type side struct {
 	*lab
 	situation
@@ -168,9 +168,9 @@ func (l *lab) compareSituations(ctx context.Context, first, second situation) er
 	return l.compare(ctx, side{l, first}, side{l, second})
 }
 
-// compare measures each strategy on two sides. If they are two programs, or differ in the
-// number of instances, it also says what an order costs; if orders expire on the second, how
-// fast they did.
+// compare measures each strategy on two sides. It reports the cost of an order if the sides differ
+// in the program or in the number of instances. It reports the rate of expiry if orders expire on
+// the second side.
 func (l *lab) compare(ctx context.Context, first, second side) error {
 	samples, err := l.alternate(ctx, first, second)
 	if err != nil {
@@ -210,8 +210,8 @@ func (l *lab) compare(ctx context.Context, first, second side) error {
 	return nil
 }
 
-// alternate measures each strategy on two sides, one right after the other, each first in
-// turns. It returns the samples by the side's name and the strategy's.
+// alternate measures each strategy on two sides, one right after the other. The sides take turns at
+// going first. alternate returns the samples by side name and strategy name.
 func (l *lab) alternate(ctx context.Context, first, second side) (map[string]map[string][]sample, error) {
 	samples := map[string]map[string][]sample{first.name: {}, second.name: {}}
 	pair := []side{second, first}
@@ -306,7 +306,7 @@ func (s service) counters(ctx context.Context) map[string]float64 {
 
 // usage is what the processes have used and counted so far.
 type usage struct {
-	app, redis, db time.Duration // of CPU
+	app, redis, db time.Duration // CPU time
 	counters       map[string]float64
 }
 
@@ -339,7 +339,7 @@ func evaluate(v variant, r result, before, after usage) sample {
 	return s
 }
 
-// unexpected describes the answers if the variant should not have given them.
+// unexpected describes the answers that the variant should not have given, if there are any.
 func unexpected(v variant, r result) string {
 	wrong := r.Broken
 	if v.soldOut {
@@ -517,12 +517,12 @@ func (l *lab) order(ctx context.Context, url, buyer, sku string) error {
 	return nil
 }
 
-// audit compares the orders that were answered with the database, and describes what
-// is wrong. The load ends with a request under way on each connection: their orders
-// may be in the database without an answer.
+// audit compares the orders that were answered with the database, and describes what is wrong. When
+// the load ends, each connection has a request under way. Its order may be in the database without
+// an answer.
 func (l *lab) audit(ctx context.Context, v variant, in situation, api service, created int64) string {
 	if v.program == "a" || v.program == "b" {
-		return "" // they store nothing
+		return "" // programs a and b store nothing
 	}
 	query := "SELECT COUNT(*) FROM orders WHERE buyer_id <> 'bulk' AND status = 'pending'"
 	if v.program != "" {

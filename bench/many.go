@@ -37,8 +37,8 @@ func (l *lab) many(ctx context.Context) error {
 	}
 	defer func() { stop() }()
 	sku := 0
-	// mend measures the first order of a SKU, and how long the service, which had
-	// counted this many refills before, takes until every count is at the gate.
+	// mend measures the first order of a SKU, and the time until every count is at the gate.
+	// refills is the service's counter beforehand.
 	mend := func(when string, refills float64) error {
 		begin := time.Now()
 		sku += l.Rows / 7
@@ -84,9 +84,8 @@ func (l *lab) many(ctx context.Context) error {
 	return nil
 }
 
-// untilWhole waits until every count has been filled since the service had counted
-// this many refills, and places an order every 100 ms meanwhile. It returns the time
-// of the slowest order.
+// untilWhole waits until the service has filled every count since its counter stood at refills.
+// Meanwhile it places an order every 100 ms. It returns the duration of the slowest order.
 func (l *lab) untilWhole(ctx context.Context, api *testenv.APIServer, refills float64) (slowest time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, maxWhole)
 	defer cancel()
@@ -107,7 +106,7 @@ func (l *lab) untilWhole(ctx context.Context, api *testenv.APIServer, refills fl
 	}
 }
 
-// atRest measures the CPU time of each process while nothing is asked.
+// atRest measures the CPU time of each process while no request is sent.
 func (l *lab) atRest(ctx context.Context, api *testenv.APIServer, add func(what, format string, values ...any)) {
 	before := l.usage(ctx, variant{}, service{api})
 	time.Sleep(time.Duration(l.Seconds) * time.Second) // the measurement

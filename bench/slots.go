@@ -17,15 +17,15 @@ import (
 // hot are the strategies that slots compares unless --variants names others.
 var hot = []string{"merged", "slots", "for-update", "unit-rows"}
 
-// slotsTarget is the aim of slots with at least four instances and COMMITs that are delayed
-// by slowCommit or more.
+// slotsTarget is the bound that slots must keep with at least four instances and COMMITs delayed by
+// slowCommit or more.
 var slotsTarget = measure.Target[sample]{What: "orders/s", Against: "merged", Limit: 2, Figure: rate}
 
 const slowCommit = 20 * time.Millisecond
 
-// slots measures what several instances sell of one SKU while each COMMIT is delayed. The
-// row locks of a transaction are held during its COMMIT, so one row can sell no more than
-// the orders of a group in the time of one COMMIT.
+// slots measures how fast several instances sell one SKU while each COMMIT is delayed. A
+// transaction holds its row locks during its COMMIT, so one row sells at most one group of orders
+// per COMMIT.
 func (l *lab) slots(ctx context.Context) error {
 	chosen := l.chosen(true)
 	if l.Variants == nil {
@@ -128,8 +128,8 @@ func timed(ctx context.Context, conn *sql.Conn, statement string) (time.Duration
 // heldMetric is the histogram of how long the ledger's transactions hold a connection.
 const heldMetric = "holdfast_ledger_transaction_seconds"
 
-// quantile estimates a quantile of what a histogram has observed between two readings of
-// the counters. It returns 0 if that is nothing.
+// quantile estimates a quantile of what a histogram has observed between two readings of the
+// counters. It returns 0 if the histogram observed nothing between them.
 func quantile(histogram string, q float64, before, after map[string]float64) time.Duration {
 	var bounds []float64
 	below := make(map[float64]uint64)

@@ -14,10 +14,10 @@ type sample struct {
 	perSecond        float64 // orders, or refusals when no stock is left
 	app, redis, db   float64 // µs of CPU per order
 	p50, p99         time.Duration
-	held50, held99   time.Duration // for which an order's transaction holds a connection
+	held50, held99   time.Duration // how long an order's transaction holds a connection
 	retries, grouped float64       // retries per order, orders per group; NaN: unknown
 	expired          float64       // orders that expired per second
-	slow             float64       // batches of them that held stock rows locked for too long
+	slow             float64       // batches of expired orders that held stock rows locked for too long
 	fault            string        // the run failed its audit; it has no figures
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// versions compares this service with the service at another commit. That one has servers
-// of its own, since its schema may be another.
+// versions compares this service with the service at another commit. The other one has its own
+// servers, because its schema may differ.
 func (l *lab) versions(ctx context.Context) error {
 	program, err := buildAt(ctx, testenv.Folder(l.t, "versions"), l.Against)
 	if err != nil {
@@ -24,8 +24,8 @@ func (l *lab) versions(ctx context.Context) error {
 	return l.compare(ctx, side{other, situation{name: l.Against, skus: 1}}, side{l, situation{name: "this code", skus: 1}})
 }
 
-// buildAt builds the service as it is at a commit of this repository, in the folder, and
-// returns the file.
+// buildAt builds the service of a commit of this repository into the folder, and returns the
+// program's file.
 func buildAt(ctx context.Context, folder, commit string) (file string, err error) {
 	source := filepath.Join(folder, "source")
 	file = filepath.Join(folder, "api")

@@ -20,11 +20,10 @@ var orderLua []byte
 
 // wrkLoad is the load of one run of wrk.
 //
-// wrk stays here although package load drives every other load: on the machine that also
-// runs the servers, a client in Go would use more CPU than the service does, and the
-// tables would compare what is left.
+// Package load drives every other load. wrk drives this one because a client in Go would use more
+// CPU than the service, on the machine that also runs the servers.
 type wrkLoad struct {
-	urls        []string // of the instances, among which the connections are divided evenly
+	urls        []string // URLs of the instances; the connections are divided evenly among them
 	connections int      // at least one for each instance
 	skus        int
 	keyed       bool
@@ -33,9 +32,9 @@ type wrkLoad struct {
 
 // result is what wrk counted.
 type result struct {
-	Created, Refused, Other, Broken int64 // Broken: connections
+	Created, Refused, Other, Broken int64 // Broken counts connections
 	Elapsed                         time.Duration
-	P50, P99                        time.Duration // of the instance on which they are longest
+	P50, P99                        time.Duration // latencies of the slowest instance
 }
 
 // answers is the number of orders that were created or refused.
@@ -68,7 +67,7 @@ func (g *generator) runOn(ctx context.Context, l wrkLoad, instance int, duration
 		keyed = "keyed"
 	}
 	instances := len(l.urls)
-	connections := (l.connections + instance) / instances // all together have l.connections
+	connections := (l.connections + instance) / instances // the instances together get l.connections
 	threads := max(1, 2/instances)
 	// At the limit of the ledger, an order with its retries may wait longer than wrk's 2 seconds.
 	cmd := exec.CommandContext(ctx, "wrk", fmt.Sprintf("-t%d", threads), fmt.Sprintf("-c%d", connections), fmt.Sprintf("-d%ds", int(duration.Seconds())),

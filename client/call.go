@@ -25,8 +25,8 @@ const (
 	maxAnswer = 8 << 20
 	// maxDrained is how much of an answer is read to use its connection again.
 	maxDrained = 64 << 10
-	// firstPause is the longest pause before the second try, if the service does not
-	// ask for one. It doubles with every further try.
+	// firstPause is the longest pause before the second try, if the service does not ask for one.
+	// The bound doubles with every further try.
 	firstPause = 200 * time.Millisecond
 )
 
@@ -39,8 +39,8 @@ type call struct {
 	query  url.Values
 	body   any // nil: none
 	key    string
-	once   bool // no retries
-	twice  bool // repeating it may have its effect twice
+	once   bool // the call is not tried again
+	twice  bool // repeating the call may have its effect twice
 }
 
 // changes reports whether the call changes something.
@@ -53,7 +53,7 @@ type content interface {
 	complete() bool
 }
 
-// answer is what an answer says beside its body.
+// answer holds the parts of an answer other than its body.
 type answer struct {
 	status   int
 	replayed bool
@@ -124,7 +124,7 @@ func (c *Client) target(r call) (string, error) {
 	var u strings.Builder
 	u.WriteString(c.base)
 	for _, part := range r.path {
-		// In a path, these would name another resource.
+		// "." and ".." in a path would name another resource.
 		if part == "" || part == "." || part == ".." {
 			return "", fmt.Errorf("%q cannot be an ID or a SKU", part)
 		}
@@ -156,8 +156,8 @@ func (c *Client) try(ctx context.Context, r call, target, token string, body []b
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.tryTimeout)
 	defer cancel()
-	// Transports of others may not trace: then asked is false, and the request counts
-	// as sent.
+	// A transport that the caller has set may not call the trace. Then asked stays false, and the
+	// request counts as sent.
 	var asked, connected atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { asked.Store(true) },
@@ -227,9 +227,11 @@ func problemOf(response *http.Response, text []byte) *Problem {
 	return &p
 }
 
-// retryAfter reads the header Retry-After: seconds, or a date. 0: neither, or past.
+// retryAfter reads the header Retry-After: seconds, or a date. It returns 0 if the header is
+// missing or invalid, or the date is past.
 func retryAfter(value string) time.Duration {
-	// A value out of range is the largest one: longer than anybody waits.
+	// For a value out of range, ParseUint returns the largest one, which is longer than any caller
+	// waits.
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		return time.Duration(seconds) * time.Second
 	}
@@ -287,7 +289,7 @@ func (c *Client) wait(ctx context.Context, r call, try int, err error) bool {
 	return sleep(ctx, pause/2+rand.N(pause/2+1))
 }
 
-// isTemporary reports whether another try may get another answer, and is safe.
+// isTemporary reports whether another try is safe and may get another answer.
 func isTemporary(err error) bool {
 	if _, ok := errors.AsType[*lost](err); ok {
 		return true

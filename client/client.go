@@ -1,5 +1,4 @@
-// Package client calls a Holdfast service over HTTP. It needs nothing but the
-// standard library.
+// Package client calls a Holdfast service over HTTP. It needs nothing but the standard library.
 //
 //	c, err := client.New("http://127.0.0.1:8080")
 //	if err != nil {
@@ -18,26 +17,24 @@
 //
 // # Errors
 //
-// An error answer is a [*Problem], to be found with [errors.As]. [errors.Is] tests for
-// one type of problem, such as [SoldOut] or [BuyerLimit].
+// An error answer is a [*Problem], to be found with [errors.As]. [errors.Is] tests for one type of
+// problem, such as [SoldOut] or [BuyerLimit].
 //
-// If nobody knows whether a change was made, because answers were lost or the service
-// said so, the error also is an [*UnknownOutcome]. Repeat the call to find out; an order
-// with the same key.
+// If it is unknown whether a change was made, because answers were lost or the service said so, the
+// error is also an [*UnknownOutcome]. Repeat the call to find out; an order with the same key.
 //
 // # Retries
 //
-// A call is tried again, a bounded number of times, if its answer was lost, if the
-// service was busy or could not reach its stores (503), if it asked for patience (429,
-// 408, and 409 in-progress), and if a proxy failed (502, 504). Retry-After is
-// honoured. No other answer is tried again: sold out stays sold out. A call above the
-// service's rate limit is therefore slowed down, and is the error [RateLimited] only if
-// its last try is refused too.
+// The client tries a call again, a bounded number of times, if its answer was lost. It does so also
+// if the service was busy or could not reach its stores (503), asked the client to wait (429, 408,
+// and 409 in-progress), or if a proxy failed (502, 504). The client honours Retry-After. The client
+// does not retry after any other answer: sold out stays sold out. A call above the service's rate
+// limit is therefore slowed down, and is the error [RateLimited] only if its last try is refused
+// too.
 //
-// A retry changes nothing twice. [Client.Place] sends the same Idempotency-Key with
-// every try, one of its own if the request has none, so a retry is never a second
-// order. [WithoutKeys] changes that. Repeating any other change of the contract has the
-// effect of making it once.
+// A retry changes nothing twice. [Client.Place] sends the same Idempotency-Key with every try, so a
+// retry is never a second order. If the request has no key, Place generates one. [WithoutKeys]
+// changes that. Repeating any other change of the contract has the effect of making it once.
 package client
 
 import (
@@ -58,8 +55,8 @@ const (
 	defaultPoll       = time.Second // the Retry-After of a 202
 )
 
-// Client calls one service. It does not change after [New], and is safe for concurrent
-// use. It keeps idle connections; there is nothing to close but them.
+// Client calls one service. It does not change after [New], and is safe for concurrent use. It
+// keeps idle connections, which CloseIdleConnections closes. Nothing else needs closing.
 type Client struct {
 	base       string // without a slash at the end
 	http       *http.Client
@@ -93,8 +90,8 @@ func New(baseURL string, options ...Option) (*Client, error) {
 		c.http = &http.Client{Transport: newTransport()}
 	}
 	if c.http.CheckRedirect == nil {
-		// The service never redirects. A redirect by others must not turn a POST into
-		// a GET, or lead the token elsewhere.
+		// The service never redirects. A redirect by a proxy must not turn a POST into a GET, or
+		// send the token to another host.
 		own := *c.http
 		own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 		c.http = &own
@@ -121,8 +118,8 @@ func parseBase(s string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// newTransport returns the default transport of package http with more idle
-// connections: its two would make concurrent calls connect anew.
+// newTransport returns the default transport of package http with more idle connections. The
+// default keeps two for each host, so concurrent calls would open new ones.
 func newTransport() *http.Transport {
 	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second}
 	if standard, ok := http.DefaultTransport.(*http.Transport); ok {
@@ -160,9 +157,9 @@ func WithToken(token string) Option {
 	}
 }
 
-// WithTokenFrom asks source for the bearer token of every call, with the context of the
-// call: for tokens that expire, or that differ from buyer to buyer. An empty token is
-// not sent. If source fails, so does the call. source must be safe for concurrent use.
+// WithTokenFrom asks source for the bearer token of every call, with the context of the call. Use
+// it for tokens that expire, or that differ from buyer to buyer. An empty token is not sent. If
+// source returns an error, the call returns it. source must be safe for concurrent use.
 func WithTokenFrom(source func(context.Context) (string, error)) Option {
 	return func(c *Client) error {
 		if source == nil {
@@ -190,10 +187,9 @@ func WithTries(n int) Option {
 	}
 }
 
-// WithTryTimeout sets how long one try may take, with its answer: 15 s by default. Then
-// the answer counts as lost. The context of a call bounds all its tries. The service
-// works on a request for at most 10 s; a shorter timeout gives up answers that were
-// still to come.
+// WithTryTimeout sets how long one try may take, with its answer: 15 s by default. Then the answer
+// counts as lost. The context of a call bounds all its tries. The service works on a request for at
+// most 10 s. A shorter timeout abandons answers that are still to come.
 func WithTryTimeout(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {

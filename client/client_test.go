@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// one is an order of one unit.
+// one is a request for an order of one unit.
 func one(buyer string) client.OrderRequest {
 	return client.OrderRequest{BuyerID: buyer, Lines: []client.Line{{SKU: "10001", Quantity: 1}}}
 }
@@ -37,7 +37,7 @@ func checkSold(t *testing.T, c *client.Client, sold int64) {
 	}
 }
 
-// TestLife makes every call of the contract on the way of an order.
+// TestLife makes every call of the contract during the life of an order.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
@@ -97,7 +97,7 @@ func TestLife(t *testing.T) {
 	allOrders := c.AllOrders(ctx, client.OrderFilter{BuyerID: "u-1", Limit: 1})
 	allPayments := c.AllPayments(ctx, client.PaymentFilter{Status: client.PaymentRefunded, Limit: 1})
 	allStock := c.AllStock(ctx, client.StockFilter{Limit: 1})
-	for range 2 { // the second time from the first page again
+	for range 2 { // the second pass begins from the first page again
 		for o, err := range allOrders {
 			if err != nil || o.BuyerID != "u-1" {
 				t.Errorf("%+v %v", o, err)
@@ -126,8 +126,8 @@ func TestLife(t *testing.T) {
 	checkSold(t, c, 0)
 }
 
-// TestProblems: every refusal is a Problem of its type, is sent once, and leaves no
-// doubt.
+// TestProblems checks that every refusal is a Problem of its type, is sent once, and leaves the
+// outcome certain.
 func TestProblems(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
@@ -223,7 +223,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestRetries: whatever happens to the first tries of a change, it is made once.
+// TestRetries checks that a change is made once, whatever happens to its first tries.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
@@ -233,7 +233,7 @@ func TestRetries(t *testing.T) {
 		name     string
 		faults   []fault
 		replayed bool
-		timeout  time.Duration // of a try; 0: the default
+		timeout  time.Duration // timeout of a try; 0: the default
 	}{
 		{"nothing", nil, false, 0},
 		{"busy", []fault{busy, busy, busy}, false, 0},
@@ -253,12 +253,12 @@ func TestRetries(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			buyer := strings.ReplaceAll(tt.name, " ", "-")
-			// A client of its own has a new connection: on a used one, package http
-			// repeats requests by itself.
+			// Each client has a new connection: on a used one, package http repeats requests by
+			// itself.
 			fresh := func() *client.Client {
 				options := []client.Option{client.WithMaxPause(5 * time.Millisecond)}
 				if tt.timeout > 0 {
-					// A slow machine may need more tries if they are short.
+					// A slow machine may need more tries if their timeout is short.
 					options = append(options, client.WithTryTimeout(tt.timeout), client.WithTries(1000))
 				}
 				return s.client(t, options...)
@@ -310,7 +310,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestWithoutKeys: an order without a key is tried again only if no try can have placed it.
+// TestWithoutKeys checks that an order without a key is tried again only if no try can have placed
+// it.
 func TestWithoutKeys(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
@@ -337,7 +338,8 @@ func TestWithoutKeys(t *testing.T) {
 	}
 }
 
-// TestRetryAfter: a call waits as long as it is asked to, but no longer than it may.
+// TestRetryAfter checks that a call waits as long as the service asks, but not longer than the call
+// may.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
@@ -350,7 +352,7 @@ func TestRetryAfter(t *testing.T) {
 	if took := time.Since(begin); took < time.Second {
 		t.Errorf("tried again after %v", took)
 	}
-	const long = time.Hour // a call that waits for so long does not return
+	const long = time.Hour // the test would not end if a call waited for so long
 	short, cancel := context.WithTimeout(ctx, testenv.Patience)
 	defer cancel()
 	for _, tt := range []struct {
@@ -388,7 +390,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcome: if no try tells, the error has the key, and a call with it tells.
+// TestUnknownOutcome checks that the error has the key if no try shows the outcome, and that a call
+// with the key shows it.
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
@@ -481,8 +484,8 @@ func TestUnknownOutcome(t *testing.T) {
 	})
 }
 
-// TestRush: many calls at once over connections that break again and again. Every unit
-// sold belongs to one order that one call has returned.
+// TestRush makes many calls at once over connections that break again and again. Every unit sold
+// must belong to one order that one call has returned.
 func TestRush(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
@@ -506,7 +509,7 @@ func TestRush(t *testing.T) {
 				case errors.Is(err, client.SoldOut):
 					return
 				case errors.As(err, &unknown) && t.Context().Err() == nil:
-					r.Key = unknown.Key // its first try may still be at work
+					r.Key = unknown.Key // the first try of this order may still be running
 					continue
 				case err != nil:
 					t.Error(err)
@@ -524,7 +527,7 @@ func TestRush(t *testing.T) {
 		})
 	}
 	all.Wait()
-	// A try that is cut off may hold a unit while others are told "sold out".
+	// A try that is cut off may hold a unit while other buyers are told "sold out".
 	if n := count.Load(); n < units/2 || n > units {
 		t.Errorf("%d orders were placed, of %d units", n, units)
 	}
@@ -564,7 +567,8 @@ func TestQueued(t *testing.T) {
 	}
 }
 
-// TestAnswersOfOthers: the client neither follows redirects nor reads without bound.
+// TestAnswersOfOthers checks that the client does not follow redirects, and reads a bounded number
+// of bytes.
 func TestAnswersOfOthers(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
@@ -607,7 +611,8 @@ func TestAnswersOfOthers(t *testing.T) {
 	}
 }
 
-// TestTokens: every call asks for its token, and a call without one is not sent.
+// TestTokens checks that every call requests its token, and that a call without a token is not
+// sent.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
@@ -668,8 +673,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestStandardLibraryOnly: the package imports only the standard library, so programs
-// that use it compile nothing else.
+// TestStandardLibraryOnly checks that the package imports only the standard library, so that
+// programs that use it compile nothing else.
 func TestStandardLibraryOnly(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").CombinedOutput()

@@ -23,11 +23,11 @@ import (
 
 const documentFile = "../internal/httpapi/openapi.yaml"
 
-// notOffered lists the operations that the client leaves to others: probes and
-// scrapers.
+// notOffered lists the operations that the client leaves out, because only probes and scrapers need
+// them.
 var notOffered = []string{"healthz", "metrics", "showOpenAPI"}
 
-// calls has the calls of each operation. Together they use everything that it offers.
+// calls has the calls of each operation. Together they use every parameter and member.
 var calls = map[string][]func(*testing.T, *client.Client) (any, error){
 	"placeOrder": {func(t *testing.T, c *client.Client) (any, error) {
 		p, err := c.Place(t.Context(), client.OrderRequest{BuyerID: "u-1", Lines: []client.Line{{SKU: "10001", Quantity: 1}}})
@@ -213,8 +213,8 @@ func (d documented) answer(t *testing.T, status string, text []byte, call func(*
 	return got
 }
 
-// compare checks that a Go type is that of a schema: the same members, and a pointer
-// where null is allowed.
+// compare checks that a Go type matches a schema: it has the same members, and a pointer where null
+// is allowed.
 func (d documented) compare(t *testing.T, at string, schema *openapi3.Schema, got reflect.Type) {
 	t.Helper()
 	null := schema.Type.Includes("null")
@@ -238,7 +238,7 @@ func (d documented) compare(t *testing.T, at string, schema *openapi3.Schema, go
 			if got != reflect.TypeFor[time.Time]() {
 				t.Errorf("%s: %v, want a time", at, got)
 			}
-		case got.Kind() == reflect.Map: // of a call without an answer
+		case got.Kind() == reflect.Map: // a call without an answer
 		case got.Kind() != kind:
 			t.Errorf("%s: %v, want a %v", at, got, kind)
 		case len(schema.Enum) > 0:

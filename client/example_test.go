@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-stock/holdfast/client"
 )
 
-// serve starts the whole service in this process, with 10 units of product 10001. The
-// examples call it where yours has the URL of a running service.
+// serve starts the whole service in this process, with 10 units of product 10001. Replace its URL
+// with the URL of your running service.
 func serve(queue bool) (url string, stop func()) {
 	s, err := open(queue)
 	if err != nil {
@@ -20,7 +20,7 @@ func serve(queue bool) (url string, stop func()) {
 	return s.server.URL, func() { _ = s.Close() }
 }
 
-// A buyer orders, pays, and another one wants more than is left.
+// One buyer orders and pays. Another buyer asks for more units than are left.
 func Example() {
 	url, stop := serve(false)
 	defer stop()
@@ -33,7 +33,7 @@ func Example() {
 	placed, err := c.Place(ctx, client.OrderRequest{
 		BuyerID: "u-1",
 		Lines:   []client.Line{{SKU: "10001", Quantity: 2}},
-		Key:     "cart-7", // names what the buyer wants: the cart, say
+		Key:     "cart-7", // identifies the buyer's intent, for example a cart
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -58,8 +58,8 @@ func Example() {
 	// 409 10001 Fewer units are left than were asked for. Nothing was cut.
 }
 
-// With a key of its own, an order can be placed again after anything, even after a
-// restart of the program that placed it. It stays one order.
+// An order with its own key can be placed again after any failure, even after a restart of the
+// program that placed it. It stays one order.
 func ExampleClient_Place() {
 	url, stop := serve(false)
 	defer stop()
@@ -106,7 +106,7 @@ func ExampleClient_Wait() {
 	// Output: queued then pending
 }
 
-// If nobody knows whether an order was placed, keep its key and ask again later.
+// If it is unknown whether an order was placed, keep its key and try again later.
 func ExampleUnknownOutcome() {
 	s, err := open(false)
 	if err != nil {
@@ -133,7 +133,7 @@ func ExampleUnknownOutcome() {
 	// pending replayed: true <nil>
 }
 
-// An administrator puts stock in, limits what a buyer can hold, and lists it all.
+// An administrator adds stock, limits the units of a buyer, and lists all stock.
 func ExampleClient_SetStock() {
 	url, stop := serve(false)
 	defer stop()
@@ -159,7 +159,7 @@ func ExampleClient_SetStock() {
 	// coupon coupon-9 300
 }
 
-// A shop that serves many buyers sends each one's token with each one's calls.
+// A shop that serves many buyers sends the token of each buyer with that buyer's calls.
 func ExampleWithTokenFrom() {
 	url, stop := serve(false)
 	defer stop()

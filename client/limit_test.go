@@ -12,12 +12,12 @@ import (
 	"github.com/holdfast-stock/holdfast/client"
 )
 
-// watcher sends requests and notes their keys and the statuses of their answers.
+// watcher sends requests and records their keys and the statuses of their answers.
 type watcher struct {
 	mu       sync.Mutex
 	keys     []string
 	statuses []int
-	limited  func() // is called after an answer 429
+	limited  func() // called after an answer 429
 }
 
 func (w *watcher) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -35,9 +35,9 @@ func (w *watcher) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// TestRateLimited calls a service that admits one request a second. A call that is
-// refused waits as long as the service asks, then its order is placed once. A call that
-// may not wait, or not as long, returns the refusal at once, and has changed nothing.
+// TestRateLimited calls a service that admits one request a second. A refused call waits as long as
+// the service asks, and then its order is placed once. A call that may not wait that long returns
+// the refusal at once, and has changed nothing.
 func TestRateLimited(t *testing.T) {
 	t.Parallel()
 	shop, err := openLimited(false, 1000, 1)
@@ -45,8 +45,8 @@ func TestRateLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = shop.Close() })
-	// place places orders until one is refused at first, as the second should be. The
-	// machine may take more than a second from one to the next.
+	// place places orders until one is refused at first. That should be the second one, but the
+	// machine may need more than a second between two orders.
 	place := func(t *testing.T, ctx context.Context, w *watcher, options ...client.Option) (client.Placed, error) {
 		t.Helper()
 		c := newClient(t, shop.server.URL, append(options, client.WithHTTPClient(&http.Client{Transport: w}))...)

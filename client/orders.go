@@ -33,19 +33,19 @@ type OrderRequest struct {
 // NewKey returns a new random key for an [OrderRequest].
 func NewKey() string { return rand.Text() }
 
-// OrderStatus is what has become of an order.
+// OrderStatus is the state of an order.
 type OrderStatus string
 
 // The statuses of an order.
 const (
-	OrderQueued    OrderStatus = "queued"  // waits to be recorded
-	OrderPending   OrderStatus = "pending" // waits for its payment
+	OrderQueued    OrderStatus = "queued"  // the order waits to be recorded
+	OrderPending   OrderStatus = "pending" // the order waits for its payment
 	OrderPaid      OrderStatus = "paid"
 	OrderCancelled OrderStatus = "cancelled"
 	OrderExpired   OrderStatus = "expired"
 	OrderRefunded  OrderStatus = "refunded"
-	OrderRefused   OrderStatus = "refused" // was queued, and its units could not be cut
-	OrderVoid      OrderStatus = "void"    // was never placed
+	OrderRefused   OrderStatus = "refused" // the order was queued, and its units could not be cut
+	OrderVoid      OrderStatus = "void"    // the order was never placed
 )
 
 // Order is an order.
@@ -110,9 +110,9 @@ func (c *Client) Order(ctx context.Context, id string) (o OrderWithHistory, err 
 	return o, err
 }
 
-// Wait waits until an order is not queued any more, and returns it: pending, or refused
-// if its units could not be cut, which is no error. It returns at once an order that is
-// not queued. It asks once a second (WithPoll), until ctx ends or a call fails.
+// Wait waits until an order is no longer queued, and returns it. The order is then pending, or
+// refused if its units could not be cut; a refusal is not an error. Wait asks once a second
+// (WithPoll), until ctx ends or a call fails. If the order is not queued, Wait returns at once.
 func (c *Client) Wait(ctx context.Context, id string) (OrderWithHistory, error) {
 	for {
 		o, err := c.Order(ctx, id)
@@ -122,7 +122,7 @@ func (c *Client) Wait(ctx context.Context, id string) (OrderWithHistory, error) 
 		if !sleep(ctx, c.poll+mathrand.N(c.poll/4+1)) {
 			err := ctx.Err()
 			if err == nil {
-				err = context.DeadlineExceeded // before the next time to ask
+				err = context.DeadlineExceeded // ctx would end before the next poll
 			}
 			return o, fmt.Errorf("holdfast: waiting for order %s, which is queued: %w", id, err)
 		}
@@ -193,8 +193,8 @@ func (c *Client) AllOrders(ctx context.Context, f OrderFilter) iter.Seq2[Order, 
 	})
 }
 
-// all returns the entries of all pages, of which the first begins after first. next is
-// the after of the following page.
+// all returns the entries of all pages. The first page begins after first. next is the after of the
+// following page.
 func all[T any](first string, list func(after string) (entries []T, next *string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for after := first; ; {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// PaymentStatus is what has become of a payment.
+// PaymentStatus is the state of a payment.
 type PaymentStatus string
 
 // The statuses of a payment.
 const (
-	PaymentPaid      PaymentStatus = "paid"       // it paid its order
-	PaymentRefundDue PaymentStatus = "refund-due" // it must be paid back to the buyer
-	PaymentRefunded  PaymentStatus = "refunded"   // it was paid back
+	PaymentPaid      PaymentStatus = "paid"       // the payment paid its order
+	PaymentRefundDue PaymentStatus = "refund-due" // the payment must be paid back to the buyer
+	PaymentRefunded  PaymentStatus = "refunded"   // the payment was paid back
 )
 
 // Payment is a payment for an order.
@@ -23,7 +23,7 @@ type Payment struct {
 	OrderID   string        `json:"order_id"`
 	Status    PaymentStatus `json:"status"`
 	CreatedAt time.Time     `json:"created_at"`
-	ChangedAt time.Time     `json:"changed_at"` // when it got its status
+	ChangedAt time.Time     `json:"changed_at"` // when the payment got its status
 }
 
 func (p Payment) complete() bool { return p.ID != "" }
@@ -62,8 +62,8 @@ func (c *Client) AllPayments(ctx context.Context, f PaymentFilter) iter.Seq2[Pay
 	})
 }
 
-// MarkRefunded records, as an administrator, that a payment was paid back. It must be
-// PaymentRefundDue. Repeating the call returns the payment again.
+// MarkRefunded records, as an administrator, that a payment was paid back. The payment's status
+// must be PaymentRefundDue. Repeating the call returns the payment again.
 func (c *Client) MarkRefunded(ctx context.Context, paymentID string) (p Payment, err error) {
 	_, err = c.do(ctx, call{method: http.MethodPost, path: []string{"payments", paymentID, "refunded"}}, &p)
 	return p, err

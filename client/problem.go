@@ -16,7 +16,7 @@ const (
 	Unauthorized     ProblemType = "/problems/unauthorized"       // 401
 	CrossOrigin      ProblemType = "/problems/cross-origin"       // 403
 	OtherBuyer       ProblemType = "/problems/other-buyer"        // 403: buyer_id is not the subject of the token
-	NotFound         ProblemType = "/problems/not-found"          // 404: no such path
+	NotFound         ProblemType = "/problems/not-found"          // 404: the path does not exist
 	UnknownSKU       ProblemType = "/problems/unknown-sku"        // 404
 	UnknownOrder     ProblemType = "/problems/unknown-order"      // 404
 	UnknownPayment   ProblemType = "/problems/unknown-payment"    // 404
@@ -41,7 +41,7 @@ const (
 	Unavailable      ProblemType = "/problems/unavailable"        // 503: the outcome is unknown
 )
 
-// blank is the type of an answer that is no problem document, as of a proxy.
+// blank is the type of an answer that is not a problem document, such as an answer of a proxy.
 const blank ProblemType = "about:blank"
 
 // Error returns the type.
@@ -49,21 +49,21 @@ func (t ProblemType) Error() string { return string(t) }
 
 // Problem is an error answer (RFC 9457).
 type Problem struct {
-	// Type is one of the constants, or about:blank if the answer was not a problem
-	// document, because something else than the service has answered.
+	// Type is one of the constants, or about:blank if the answer was not a problem document, for
+	// example because a proxy has answered.
 	Type   ProblemType `json:"type"`
 	Title  string      `json:"title"`
 	Status int         `json:"status"`
 	Detail string      `json:"detail"`
 
-	SKU         string       `json:"sku,omitempty"`          // of SoldOut, BuyerLimit, NotOpen, Closed and UnknownSKU
-	OpensAt     *time.Time   `json:"opens_at,omitempty"`     // of NotOpen
-	PaymentID   string       `json:"payment_id,omitempty"`   // of RefundDue
-	OrderStatus OrderStatus  `json:"order_status,omitempty"` // of RefundDue and WrongStatus
-	Errors      []FieldError `json:"errors,omitempty"`       // of Invalid
+	SKU         string       `json:"sku,omitempty"`          // set for SoldOut, BuyerLimit, NotOpen, Closed and UnknownSKU
+	OpensAt     *time.Time   `json:"opens_at,omitempty"`     // set for NotOpen
+	PaymentID   string       `json:"payment_id,omitempty"`   // set for RefundDue
+	OrderStatus OrderStatus  `json:"order_status,omitempty"` // set for RefundDue and WrongStatus
+	Errors      []FieldError `json:"errors,omitempty"`       // set for Invalid
 
-	// RetryAfter is how long the service asked to wait before the next try. 0: it did
-	// not.
+	// RetryAfter is how long the service asked to wait before the next try. It is 0 if the service
+	// did not ask.
 	RetryAfter time.Duration `json:"-"`
 	// RequestID names the request in the service's log.
 	RequestID string `json:"-"`
@@ -96,14 +96,13 @@ func (p *Problem) Is(target error) bool {
 	return ok && t == p.Type
 }
 
-// UnknownOutcome is the error of a change that may have been made, or may still be made:
-// the answers of the call and of its retries were lost, or say that the outcome is open.
-// Repeating the call is safe and shows the outcome, except for an order without a key.
+// UnknownOutcome is the error of a change that may have been made, or may still be made. The
+// answers of the call and of its retries were lost, or say that the outcome is open. Repeating the
+// call is safe and shows the outcome, except for an order without a key.
 type UnknownOutcome struct {
-	// Key is the Idempotency-Key of an order, also if the client has made it up. With
-	// the same key, buyer and lines, Place returns the order if there is one, and
-	// otherwise places it. Empty for all other changes, and for an order without a
-	// key, which must not be repeated.
+	// Key is the Idempotency-Key of an order, even if the client has generated it. With the same
+	// key, buyer and lines, Place returns the order if there is one, and otherwise places it. Key
+	// is empty for all other changes, and for an order without a key, which must not be repeated.
 	Key string
 	// Err is the error of the last try.
 	Err error

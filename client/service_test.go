@@ -25,8 +25,8 @@ import (
 // adminToken is the token of every service of these tests.
 const adminToken = "an-administrators-token"
 
-// shop is the whole service on embedded stores, with 10 units of product 10001 and a
-// front that can break requests and answers.
+// shop is the whole service on embedded stores, with 10 units of product 10001 and a proxy that can
+// break requests and answers.
 type shop struct {
 	server  *httptest.Server
 	service http.Handler
@@ -37,17 +37,17 @@ type shop struct {
 	seen   []seen
 }
 
-// seen is a request that has arrived.
+// seen is a request that has arrived at the proxy.
 type seen struct{ method, path, key string }
 
-// fault answers one request instead of the service, which it may call.
+// fault answers one request instead of the service. It may call the service.
 type fault func(w http.ResponseWriter, r *http.Request, service http.Handler)
 
 // open starts a shop. If queue is set, it queues orders; Commit then commits them.
 func open(queue bool) (*shop, error) { return openLimited(queue, 10, 0) }
 
-// openLimited is open with this many units, for a service that admits so many requests a
-// second from a client. 0: any number.
+// openLimited is open with this many units, for a service that admits perSecond requests a second
+// from a client. 0 means any number.
 func openLimited(queue bool, units, rateLimit int64) (*shop, error) {
 	ctx := context.Background()
 	spec, _ := assembly.FindStrategy(assembly.DefaultStrategy)
@@ -93,7 +93,7 @@ func (s *shop) Close() error {
 	return nil
 }
 
-// ServeHTTP lets the next fault answer, or the service.
+// ServeHTTP lets the next fault answer. Without a fault, the service answers.
 func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.seen = append(s.seen, seen{r.Method, r.URL.Path, r.Header.Get("Idempotency-Key")})
@@ -109,7 +109,7 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f(w, r, s.service)
 }
 
-// fail arms the faults of the next requests, and forgets the requests so far.
+// fail sets the faults of the next requests, and forgets the requests so far.
 func (s *shop) fail(faults ...fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func newShop(t *testing.T, queue bool) *shop {
 	return s
 }
 
-// client returns a client of the shop that is an administrator's.
+// client returns a client of the shop with the administrator's token.
 func (s *shop) client(t *testing.T, options ...client.Option) *client.Client {
 	t.Helper()
 	return newClient(t, s.server.URL, append([]client.Option{client.WithToken(adminToken)}, options...)...)
@@ -157,7 +157,7 @@ func refused(status int, name, retryAfter string) fault {
 	}
 }
 
-// says answers 200 instead of the service, as something else at its address would.
+// says answers 200 instead of the service, like another program at its address.
 func says(mediaType, text string) fault {
 	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		w.Header().Set("Content-Type", mediaType)
@@ -203,7 +203,7 @@ var (
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}
-	// answerHeld does the work, also if the client gives up meanwhile, and does not answer.
+	// answerHeld calls the service, even if the client gives up meanwhile, and does not answer.
 	answerHeld fault = func(_ http.ResponseWriter, r *http.Request, service http.Handler) {
 		service.ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithoutCancel(r.Context())))
 		<-r.Context().Done()

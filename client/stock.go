@@ -26,7 +26,7 @@ type Stock struct {
 	Sold       int64      `json:"sold"`        // total minus the available of the stock row
 	BuyerLimit int64      `json:"buyer_limit"` // the most units that one buyer can hold; 0: no limit
 	OpensAt    *time.Time `json:"opens_at"`    // nil: sales have begun
-	ClosesAt   *time.Time `json:"closes_at"`   // nil: they do not end
+	ClosesAt   *time.Time `json:"closes_at"`   // nil: sales do not end
 }
 
 func (s Stock) complete() bool { return s.SKU != "" }
@@ -133,7 +133,7 @@ type Strategy struct {
 	Name   string  `json:"name"`
 	Gate   *string `json:"gate"` // nil: none
 	Cutter string  `json:"cutter"`
-	Sound  bool    `json:"sound"` // it never sells a unit twice, even without the guard
+	Sound  bool    `json:"sound"` // the strategy never sells a unit twice, even without the guard
 	Detail string  `json:"detail"`
 	// Promise says what an accepted order is worth: one answered 201, or 202 if it was queued.
 	Promise string `json:"promise"`
@@ -141,7 +141,7 @@ type Strategy struct {
 
 // Strategies says how the service cuts stock.
 type Strategies struct {
-	Running    string     `json:"running"` // the Name of one of Strategies
+	Running    string     `json:"running"` // the Name of the strategy in use, one of Strategies
 	Guard      bool       `json:"guard"`
 	Strategies []Strategy `json:"strategies"`
 }

@@ -36,7 +36,7 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// outside is the value of every variable that must be set outside the file.
+// outside is the value of every variable that must be set outside the Compose file.
 const outside = "outside"
 
 // environment returns .env.example with its empty variables set.
@@ -89,7 +89,7 @@ var (
 	inShell = regexp.MustCompile(`--(?:requirepass|masterauth)\s+(\S+)`)
 )
 
-// service is a service whose faults are collected.
+// service is a service of the Compose file, with its violations of our rules.
 type service struct {
 	types.ServiceConfig
 	faults []string
@@ -99,7 +99,7 @@ func (s *service) fault(format string, args ...any) {
 	s.faults = append(s.faults, s.Name+": "+fmt.Sprintf(format, args...))
 }
 
-// faults returns how a service breaks our rules. Compose itself checks the others.
+// faults returns the violations of our rules by a service. Compose itself checks its own rules.
 func faults(p *types.Project, config types.ServiceConfig) []string {
 	s := service{ServiceConfig: config}
 	s.checkImage()
@@ -134,7 +134,7 @@ func (s *service) checkProcess() {
 	}
 }
 
-// checkSecrets checks that no password is written in the file.
+// checkSecrets checks that the file contains no password.
 func (s *service) checkSecrets() {
 	for key, value := range s.Environment {
 		if value == nil {

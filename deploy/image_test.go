@@ -50,8 +50,7 @@ func TestDockerfiles(t *testing.T) {
 	}
 }
 
-// buildContext returns a folder with the files that .dockerignore lets through,
-// without tests.
+// buildContext returns a folder with the files that .dockerignore allows, without tests.
 func buildContext(t *testing.T) string {
 	t.Helper()
 	build := t.TempDir()
@@ -94,7 +93,7 @@ func buildContext(t *testing.T) string {
 func buildPrograms(t *testing.T) string {
 	t.Helper()
 	image := t.TempDir()
-	// -trimpath is left out, because it would recompile every package for this test.
+	// without -trimpath, which would recompile every package for this test
 	command := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", image+"/", "./cmd/api", "./deploy/healthcheck")
 	if !strings.Contains(read(t, "deploy/Dockerfile"), `CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o /out/ ./cmd/api ./deploy/healthcheck`) {
 		t.Error("the Dockerfile and this test build with different commands")
@@ -121,8 +120,8 @@ func checkStatic(t *testing.T, name string) {
 	}
 }
 
-// makeRoot makes the folder of the programs a root file system for any user, with a
-// /tmp as the only folder that can be written.
+// makeRoot makes the folder of the programs a root file system for any user. Only /tmp can be
+// written there.
 func makeRoot(t *testing.T, image string) {
 	t.Helper()
 	admitAll(t, image)
@@ -134,7 +133,7 @@ func makeRoot(t *testing.T, image string) {
 	}
 }
 
-// admitAll lets any user enter a folder.
+// admitAll makes a folder accessible for any user.
 func admitAll(t *testing.T, image string) {
 	t.Helper()
 	for folder := image; folder != "/"; folder = filepath.Dir(folder) {
@@ -146,8 +145,8 @@ func admitAll(t *testing.T, image string) {
 	}
 }
 
-// TestImage builds the service as its Dockerfile does and runs it as the image does:
-// without root, in a root file system of its own where only /tmp is writable.
+// TestImage builds the service as its Dockerfile does, and runs it as the image does: without root,
+// in a separate root file system where only /tmp is writable.
 func TestImage(t *testing.T) {
 	t.Parallel()
 	if !testenv.Thorough() {
@@ -241,7 +240,7 @@ func TestGatewayImage(t *testing.T) {
 	if !strings.Contains(nginx.Output(), "HOLDFAST_LEDGER_ID") {
 		t.Errorf("the gateway does not warn that it has no ledger ID: %s", nginx.Output())
 	}
-	for name, text := range gatewayFiles(t) { // testenv replaces some of them
+	for name, text := range gatewayFiles(t) { // testenv replaces some of the files
 		if err := os.WriteFile(filepath.Join(nginx.Folder(), name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

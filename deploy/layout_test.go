@@ -1,6 +1,6 @@
 //go:build image
 
-// make image-test runs these tests: they compile the program once more.
+// make image-test runs these tests, because they compile the program once more.
 
 package deploy
 
@@ -134,13 +134,13 @@ func modules(t *testing.T, program string) map[string]string {
 	return found
 }
 
-// TestLayout builds the image as make image does, unpacks it and runs it, without
-// root. The SBOM must list the modules of the program.
+// TestLayout builds the image as make image does, unpacks it, and runs it without root. The SBOM
+// must list the modules of the program.
 func TestLayout(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	layout, image, sbom := filepath.Join(folder, "layout"), filepath.Join(folder, "image"), filepath.Join(folder, "sbom")
-	// -trimpath is left out, because it would recompile every package for this test.
+	// without -trimpath, which would recompile every package for this test
 	build := exec.Command("go", "run", ".", "--trimpath=false", "--platforms", "linux/"+runtime.GOARCH, "--layout", layout, "--sbom", sbom)
 	build.Dir = filepath.Join(root, "tools", "image")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -176,7 +176,7 @@ func TestLayout(t *testing.T) {
 		listed[p.Name] = p.VersionInfo
 	}
 	want := modules(t, program)
-	maps.DeleteFunc(listed, func(name, _ string) bool { _, ok := want[name]; return !ok }) // image, base and the service itself
+	maps.DeleteFunc(listed, func(name, _ string) bool { _, ok := want[name]; return !ok }) // entries for the image, the base and the service itself
 	if !strings.HasPrefix(bill.SPDXVersion, "SPDX-2") || len(want) < 20 || !maps.Equal(listed, want) {
 		t.Errorf("the SBOM (%s) lists %v, want %v", bill.SPDXVersion, listed, want)
 	}

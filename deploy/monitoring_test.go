@@ -62,7 +62,7 @@ type panel struct {
 	Targets []struct{ Expr string }
 }
 
-// variables are the dashboard's variables, and values that they may have.
+// variables are the dashboard's variables, with possible values.
 var variables = strings.NewReplacer("$__rate_interval", "1m", "$job", "holdfast", "$instance", ".*")
 
 // queries returns the queries of the dashboard by the panel's title, with values for
@@ -91,7 +91,7 @@ type exposed map[string]map[string]map[string]bool
 // scrape adds the metrics of a running service.
 func (e exposed) scrape(t *testing.T, url string) {
 	t.Helper()
-	plain := http.Client{Transport: &http.Transport{DisableCompression: true}} // metrics are long
+	plain := http.Client{Transport: &http.Transport{DisableCompression: true}} // metrics are long, and compressing them takes time
 	defer plain.CloseIdleConnections()
 	response, err := plain.Get(url + "/metrics")
 	if err != nil {
@@ -127,9 +127,8 @@ func (e exposed) scrape(t *testing.T, url string) {
 	}
 }
 
-// check returns what a query names that does not exist: metrics, labels, and values of
-// labels. Prometheus itself adds the metric up, and the labels job and instance, which
-// have any value.
+// check returns the metrics, labels and label values in a query that do not exist. Prometheus
+// itself adds the metric up, and the labels job and instance, which may have any value.
 func (e exposed) check(query string) error {
 	expr, err := metricsql.Parse(query)
 	if err != nil {
@@ -158,7 +157,7 @@ func (e exposed) check(query string) error {
 	return errors.Join(errs...)
 }
 
-// checkSelector checks the selector of one metric, and notes the metric's labels.
+// checkSelector checks the selector of one metric, and records the metric's labels.
 func (e exposed) checkSelector(filters []metricsql.LabelFilter, known map[string]bool) error {
 	name := filters[0].Value
 	labels, found := e[name]
@@ -179,7 +178,7 @@ func (e exposed) checkSelector(filters []metricsql.LabelFilter, known map[string
 		if !found {
 			return fmt.Errorf("%s has no label %s", name, f.Label)
 		}
-		if values == nil { // any value
+		if values == nil { // the label may have any value
 			continue
 		}
 		matches := func(value string) bool { return value == f.Value }
@@ -197,9 +196,8 @@ func (e exposed) checkSelector(filters []metricsql.LabelFilter, known map[string
 	return nil
 }
 
-// TestMonitoredMetricsExist checks that every metric, every label and every value of a
-// label that the alerts and the dashboard name exists in a running service, and that the
-// dashboard shows every histogram of the service.
+// TestMonitoredMetricsExist checks that every metric, label and label value in the alerts and the
+// dashboard exists in a running service. The dashboard must show every histogram of the service.
 func TestMonitoredMetricsExist(t *testing.T) {
 	t.Parallel()
 	e := make(exposed)
@@ -236,11 +234,11 @@ func TestMonitoredMetricsExist(t *testing.T) {
 	}
 }
 
-// TestDashboardSchema checks the dashboard against Grafana's own schema, strictly: an
-// unknown member is an error, and so is a missing one that Grafana requires.
+// TestDashboardSchema checks the dashboard strictly against Grafana's own schema: unknown members,
+// and missing members that Grafana requires, are errors.
 func TestDashboardSchema(t *testing.T) {
 	t.Parallel()
-	known := cog.NewRuntime() // the only one, which the dashboard asks for its panels
+	known := cog.NewRuntime() // the only data source of the dashboard's panels
 	known.RegisterPanelcfgVariant(stat.VariantConfig())
 	known.RegisterPanelcfgVariant(timeseries.VariantConfig())
 	known.RegisterDataqueryVariant(prometheus.VariantConfig())
@@ -304,9 +302,8 @@ func TestPromtool(t *testing.T) {
 	promtool(t, "check", "rules", file)
 }
 
-// TestEveryAlert checks that every alert has a severity, a summary, a unit test in which
-// it fires, and an entry in the runbook of each language, to which it links; and that the
-// runbooks have no other entries.
+// TestEveryAlert checks that every alert has a severity, a summary, a unit test in which it fires,
+// and a link to an entry in the runbook of each language. The runbooks must have no other entries.
 func TestEveryAlert(t *testing.T) {
 	t.Parallel()
 	const link = "https://github.com/holdfast-stock/holdfast/blob/main/docs/runbook.md#"

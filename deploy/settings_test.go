@@ -71,8 +71,8 @@ func TestRedis(t *testing.T) {
 	settings(t, locks, map[string]string{"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"})
 }
 
-// TestRedisCluster checks that the script makes three nodes a cluster, and does
-// nothing the second time.
+// TestRedisCluster checks that the script makes three nodes a cluster, and does nothing when run
+// again.
 func TestRedisCluster(t *testing.T) {
 	t.Parallel()
 	program(t, "redis-cli")
@@ -136,7 +136,7 @@ func TestMariaDB(t *testing.T) {
 // TestPostgres checks that PostgreSQL starts with the file.
 func TestPostgres(t *testing.T) {
 	t.Parallel()
-	// The user that runs PostgreSQL may have no access to the repository.
+	// The user that runs PostgreSQL may not be able to read the repository.
 	folder, err := os.MkdirTemp("", "holdfast-postgres-")
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestPostgres(t *testing.T) {
 	ledgerID(t, "postgres", server.URL(), "psql")
 }
 
-// ledgerID checks the job that writes the ledger's ID, on a real database.
+// ledgerID tests the job that writes the ledger's ID, on a real database.
 func ledgerID(t *testing.T, kind, db, client string) {
 	t.Helper()
 	program(t, client)

@@ -1,5 +1,5 @@
-// Package docs checks the pages of this repository: that their links lead somewhere,
-// that the tests they name exist, and that a page in Chinese says what its twin in English says.
+// Package docs checks the pages of this repository. Links must lead somewhere, and named tests must
+// exist. A page in Chinese must have the same structure as its English twin.
 package docs
 
 import (
@@ -20,14 +20,14 @@ const (
 	chinese = ".zh-CN.md"
 )
 
-// page is what the tests compare of a Markdown file.
+// page has the parts of a Markdown file that the tests compare.
 type page struct {
 	text     string
-	headings []string // with their level: "## Stores"
+	headings []string // headings with their level: "## Stores"
 	anchors  map[string]bool
 	links    []string
-	blocks   []string // of code: the language and, if readers type them, the lines
-	rows     []string // of tables: the number of columns, and the code in the first
+	blocks   []string // blocks of code: the language, and the lines if readers type them
+	rows     []string // rows of tables: the number of columns, and the code in the first
 }
 
 var (
@@ -39,8 +39,8 @@ var (
 	comment  = regexp.MustCompile(`\s+(#|//) .*$`)
 )
 
-// parse reads Markdown as this repository writes it: headings begin with #, code is
-// fenced, and a row of a table is a line that begins with |.
+// parse reads Markdown in the style of this repository: headings begin with #, code is fenced, and
+// a row of a table is a line that begins with |.
 func parse(text string) page {
 	p := page{text: text, anchors: make(map[string]bool)}
 	fenced := false
@@ -119,8 +119,8 @@ func pages(t *testing.T) map[string]page {
 	return found
 }
 
-// TestLinks checks that every link to a file or a heading of the repository leads
-// there, and that pages in Chinese lead to pages in Chinese.
+// TestLinks checks that every link to a file or a heading of the repository is valid, and that
+// Chinese pages link to Chinese pages.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	all := pages(t)
@@ -150,8 +150,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestTestsExist checks that every test that a page names is in the repository. The
-// changelog may name tests of the past.
+// TestTestsExist checks that every test that a page names exists. The changelog may name removed
+// tests.
 func TestTestsExist(t *testing.T) {
 	t.Parallel()
 	exists := make(map[string]bool)
@@ -177,9 +177,8 @@ func TestTestsExist(t *testing.T) {
 	}
 }
 
-// TestTwins compares each page in Chinese with its twin in English: the headings, the
-// tables with the code in their first column, and the commands and output in blocks of
-// code, apart from comments.
+// TestTwins compares each Chinese page with its English twin: the headings, the tables with the
+// code in their first column, and the commands and output in code blocks, without comments.
 func TestTwins(t *testing.T) {
 	t.Parallel()
 	all := pages(t)

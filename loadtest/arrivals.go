@@ -35,16 +35,15 @@ func arrivalsArgs(r *results.Result) []any {
 	return []any{r.Rate, table.Optional("%.2f", r.P99), r.Failed, r.Late, r.Dropped}
 }
 
-// holds reports whether an open load kept the limit: the p99 is at most the limit, and
-// at most 0.1 % of the arrivals failed or were dropped.
+// holds reports whether an open load met the limit: the p99 is at most the limit, and at most 0.1 %
+// of the arrivals failed or were dropped.
 func holds(r *results.Result, limit time.Duration) bool {
 	sent := r.Accepted + r.TurnedDown + r.Refused + r.Failed
 	return r.P99 != nil && *r.P99 <= measure.Millis(limit) && (r.Failed+r.Dropped)*1000 <= sent
 }
 
-// arrive is the open load: orders arrive at a constant rate, however long the answers
-// take, so that a slow service does not slow its own load. It shows how long buyers wait
-// at that rate.
+// arrive is the open load: orders arrive at a constant rate, however long the answers take, so that
+// a slow service does not slow its own load. The load shows how long buyers wait at that rate.
 func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int) (*results.Result, error) {
 	stock := max(l.Stock, 2*int64(rate)*int64(l.Duration/time.Second+1)) // more than all orders
 	sku, err := l.createStock(ctx, f, spec, fmt.Sprintf("r%d-%d", rate, len(l.created)), stock)
@@ -72,12 +71,12 @@ func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int
 	}
 	addTimes(result, rec)
 	cost.addTo(result)
-	ctx = context.WithoutCancel(ctx) // an interrupted load is audited too
+	ctx = context.WithoutCancel(ctx) // audit an interrupted load too
 	if err := l.audit(ctx, result, rec, f, sku, settledAfterLoad(spec)); err != nil {
 		return result, err
 	}
 	watch.addTo(ctx, result)
-	result.Undersold = 0 // the stock was not meant to sell out
+	result.Undersold = 0 // the load was not meant to sell the stock out
 	judge(result, l.terms(spec, end))
 	return result, nil
 }
@@ -90,9 +89,9 @@ func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rat
 		buyer    = buyers(l.Seed, uint64(rate))
 		arrivals = load.Arrivals{Rate: rate, Count: int(due), Limit: l.Duration + grace, MaxUnderWay: maxUnderWay}
 		samples  sync.WaitGroup
-		mu       sync.Mutex // of late and repeated
+		mu       sync.Mutex // guards late and repeated
 	)
-	sending := context.WithoutCancel(ctx) // an interrupted load waits for its last answers
+	sending := context.WithoutCancel(ctx) // an interrupted load still waits for its last answers
 	arrivals.Drive(ctx, rec.start, func(n int) func(time.Duration) {
 		name := buyer()
 		return func(due time.Duration) {
@@ -109,7 +108,7 @@ func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rat
 			}
 			mu.Unlock()
 			if n%sampleEvery == 0 {
-				samples.Go(func() { // it is not one of the requests that are bounded
+				samples.Go(func() { // this request is not bounded by maxUnderWay
 					l.sample(ctx, rec, s.answer)
 					l.sampleQueued(ctx, rec, f.url(n+1), s.answer)
 				})

@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// audit compares the record with the stores, by SQL and Redis commands of its own. It
-// never asks the service's own audit.
+// audit compares the record with the stores, by its own SQL and Redis commands. It does not use the
+// service's own audit.
 func (l *lab) audit(ctx context.Context, r *results.Result, rec *record, f *fleet, sku string, until settled) error {
-	r.Sold = rec.accepted.Load() // without a database, the 201s are the only count
+	r.Sold = rec.accepted.Load() // without a database, only the 201s can be counted
 	if l.sql != nil {
 		if err := l.addCounts(ctx, r, sku, until); err != nil {
 			return err
@@ -44,15 +44,15 @@ func (l *lab) addCounts(ctx context.Context, r *results.Result, sku string, unti
 	return err
 }
 
-// settled is the condition under which the counts of a SKU are read. The audit reads
-// them at the limit if the condition does not hold by then.
+// settled is the condition under which the counts of a SKU are read. After a limit, the audit reads
+// them in any case.
 type settled struct {
 	limit     time.Duration
 	condition func(counts) bool
 }
 
-// settledAfterLoad waits until nothing is in flight. It waits only briefly for a broken
-// strategy, whose count may never say so, and is not judged.
+// settledAfterLoad waits until nothing is in flight. For a broken strategy it waits only briefly:
+// its counts may never settle, and are not judged.
 func settledAfterLoad(spec assembly.Spec) settled {
 	if spec.Sound {
 		return settled{10 * time.Second, counts.nothingInFlight}
@@ -60,8 +60,8 @@ func settledAfterLoad(spec assembly.Spec) settled {
 	return settled{time.Second, counts.nothingInFlight}
 }
 
-// counts are the units left of one SKU. Those of the gate are nil if there is no gate, or
-// if --redis does not name it.
+// counts are the units left of one SKU. Those of the gate are nil if there is no gate, or if
+// --redis does not name its Redis.
 type counts struct {
 	ledger         int64
 	gate, inFlight *int64
@@ -118,11 +118,11 @@ func (l *lab) sold(ctx context.Context, sku string) (units int64, err error) {
 
 // gateKeys are the Redis keys in which the gate keeps one SKU.
 type gateKeys struct {
-	ledger     string // start of every key
+	ledger     string // beginning of every key
 	sku        string
 	cluster    bool // each name has its own keys
 	generation int64
-	names      []string // of the counts of the generation: the SKU or its segments
+	names      []string // names under which the counts of the generation are kept: the SKU or its segments
 }
 
 func (l *lab) gateOf(ctx context.Context, sku string) (g gateKeys, err error) {
@@ -175,8 +175,8 @@ const generationBits = 28
 
 // gateCount is the gate's count of a SKU.
 type gateCount struct {
-	available, inFlight *int64 // nil: the gate has no count
-	text                string // as the gate keeps it
+	available, inFlight *int64 // nil if the gate has no count
+	text                string // the count in the form in which the gate stores it
 }
 
 // gate adds up the gate's counts of the current generation over all segments.
@@ -212,20 +212,20 @@ func (l *lab) gate(ctx context.Context, sku string) (all gateCount, err error) {
 	return all, nil
 }
 
-// watchPause is the pause between two looks of a watch.
+// watchPause is the pause between two checks of a watch.
 const watchPause = 50 * time.Millisecond
 
-// watch looks during a load, and until its audit is over, for what the service repairs by
-// itself: counts that are right again when they are audited.
+// watch checks the counts during a load and its audit. It detects wrong counts that the service
+// repairs before the audit reads them.
 type watch struct {
 	lab    *lab
 	spec   assembly.Spec
 	fleet  *fleet
-	caught *int64 // orders that the guard refused before; nil: not known
+	caught *int64 // number of orders that the guard had refused before; nil: not known
 
 	stop   context.CancelFunc
 	done   sync.WaitGroup
-	excess int64 // see [lab.excess]; the greatest
+	excess int64 // the greatest excess seen, see [lab.excess]
 }
 
 // startWatch starts to watch the SKUs.
@@ -253,16 +253,16 @@ func (w *watch) end() {
 	w.done.Wait()
 }
 
-// addTo ends the watch, and adds what it has seen to the result.
+// addTo ends the watch, and adds its observations to the result.
 func (w *watch) addTo(ctx context.Context, r *results.Result) {
 	w.end()
 	r.Excess = w.excess
 	r.Caught = difference(w.caught, w.lab.guardRefusals(ctx, w.spec, w.fleet))
 }
 
-// excess returns how many units the gate has left beyond the stock row of the SKU, 0 if it
-// cannot tell because the gate's counts change or units are in flight. A sound strategy
-// never has any: units leave the gate before the ledger, and return to it afterwards.
+// excess returns how many units the gate has beyond the stock row of the SKU. It returns 0 if the
+// gate's counts change, or if units are in flight. A sound strategy never has an excess, because
+// units leave the gate before the ledger and return to it afterwards.
 func (l *lab) excess(ctx context.Context, sku string) (units int64, err error) {
 	before, err := l.gate(ctx, sku)
 	if err != nil || before.available == nil || *before.inFlight != 0 {
@@ -279,8 +279,8 @@ func (l *lab) excess(ctx context.Context, sku string) (units int64, err error) {
 	return max(0, *before.available-max(ledger, 0)), nil
 }
 
-// guardRefusals returns how many orders the guard has refused on these instances so far,
-// by their metrics. It returns nil without a guard, and if a metric cannot be read.
+// guardRefusals returns how many orders the guard has refused on these instances so far, from their
+// metrics. It returns nil without a guard, or if a metric cannot be read.
 func (l *lab) guardRefusals(ctx context.Context, spec assembly.Spec, f *fleet) *int64 {
 	if !l.guarded(spec) {
 		return nil

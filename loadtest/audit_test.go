@@ -23,8 +23,8 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// ledger is a lab with a SQLite ledger that the test fills. Its service answers GET from
-// the orders in the record's answers.
+// ledger is a lab with a SQLite ledger that the test fills. Its service answers GET with the orders
+// that the record's answers contain.
 type ledger struct {
 	*lab
 	fleet *fleet
@@ -68,7 +68,7 @@ var emptyLedger = sync.OnceValues(func() (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(sql.MigrateUp(context.Background()), sql.Close()); err != nil { // closing writes the log into the file
+	if err := errors.Join(sql.MigrateUp(context.Background()), sql.Close()); err != nil { // closing the database writes its log into the file
 		return nil, err
 	}
 	return os.ReadFile(file)
@@ -123,7 +123,7 @@ func numbered(n int) order {
 	return o
 }
 
-// answered returns a truthful answer to the request for the order.
+// answered returns a correct answer to the request for the order.
 func answered(o order, outcome string, status int, problem string) answer {
 	a := answer{outcome: outcome, status: status, problem: problem, asked: oneUnit(o.Buyer, "lt-sku")}
 	if outcome == accepted {
@@ -138,8 +138,8 @@ func TestCheckAnswers(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		answer func(a *answer) // changes the answer to the third order
-		store  func(o *order)  // changes the third order in the ledger; without an ID it is not stored
-		more   []order         // also in the ledger
+		store  func(o *order)  // changes the third order in the ledger; an order without an ID is not stored
+		more   []order         // further orders in the ledger
 		want   []results.Kind
 	}{
 		{"as answered", nil, nil, nil, nil},
@@ -194,7 +194,7 @@ func TestCheckAnswers(t *testing.T) {
 	}
 }
 
-// TestSample looks an order up before it is committed and afterwards.
+// TestSample looks up an order before it is committed and afterwards.
 func TestSample(t *testing.T) {
 	t.Parallel()
 	rec := newRecord()
@@ -250,7 +250,7 @@ func TestClean(t *testing.T) {
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	millis := func(ms float64) *float64 { return &ms }
-	loads := map[int][]float64{ // the p99s of the loads of each rate, in their order
+	loads := map[int][]float64{ // p99s of the loads of each rate, in order
 		50: {10, 90, 20}, 100: {90, 30, 20}, 200: {10, 80, 70}, 150: {60, 61}, 125: {40, 45}, 137: {99, 98}, 131: {10, 11},
 	}
 	s := &search{

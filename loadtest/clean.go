@@ -18,8 +18,8 @@ import (
 // cleanLimit bounds the duration of a clean-up.
 const cleanLimit = time.Minute
 
-// tidy deletes the rows of this run from the stores of the command line. It keeps them
-// with --keep, and as evidence after a broken promise.
+// tidy deletes the rows of this run from the stores of the command line. It keeps them with --keep,
+// or as evidence after a broken promise.
 func (l *lab) tidy(ctx context.Context, broken bool) error {
 	if l.sql == nil || l.embedded != nil || len(l.created) == 0 {
 		return nil
@@ -116,7 +116,7 @@ func (l *lab) deleteOrders(ctx context.Context, statement, which string) (delete
 			db.Exec("DELETE FROM order_history WHERE order_id IN ?", ids).Error,
 			db.Exec("DELETE FROM orders WHERE id IN ?", ids).Error,
 		)
-		if err == nil { // the lines come last, because a later clean-up finds the orders by them
+		if err == nil { // delete the lines last, because a later clean-up finds the orders by them
 			err = db.Exec("DELETE FROM order_lines WHERE order_id IN ?", ids).Error
 		}
 		if err != nil {
@@ -146,7 +146,7 @@ func (l *lab) deleteCounts(ctx context.Context, sku string) error {
 			p.HDel(ctx, g.key(name, "count"), name)
 			inFlight := l.redis.HScan(ctx, g.key(name, "flight"), 0, name+" *", maxIDs).Iterator()
 			for inFlight.Next(ctx) {
-				if field := inFlight.Val(); strings.HasPrefix(field, name+" ") { // the iterator yields fields and values in turn
+				if field := inFlight.Val(); strings.HasPrefix(field, name+" ") { // the iterator returns fields and values in turn
 					p.HDel(ctx, g.key(name, "flight"), field)
 				}
 			}

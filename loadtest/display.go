@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// display shows the progress of a load: on a terminal in one changing line, elsewhere
-// in plain lines.
+// display shows the progress of a load. On a terminal it updates one line, elsewhere it prints
+// plain lines.
 type display struct {
 	w    io.Writer
 	live bool

@@ -60,12 +60,11 @@ type settings struct {
 	Compare struct{} `cmd:"" default:"1" help:"Load the strategies, and compare them."`
 	Clean   struct{} `cmd:"" help:"Delete what earlier runs left in --db and --redis, and run nothing."`
 
-	clean bool // the command is clean
-	// disturb has more faults for a history, besides a killed instance, by name. Each function
-	// causes the fault and returns when it is over. Only tests set disturb, because their
-	// stores may fail.
+	clean bool // the command is the clean command
+	// disturb has additional faults for a history, by name. Each function causes a fault and
+	// returns when the fault is over. Only tests set disturb, because their stores may fail.
 	disturb map[string]func()
-	wiredDB string // the URL of --db for the instances, if their connections may be cut
+	wiredDB string // URL of --db for the instances, if their connections may be cut
 }
 
 // open reports whether orders arrive at a fixed rate, instead of each client waiting
@@ -130,8 +129,8 @@ func (s *settings) checkValues() error {
 	return nil
 }
 
-// checkLock checks that the servers of the lock backend are named, and those of no
-// other.
+// checkLock checks that the flags name the servers of the lock backend, and those of no other
+// backend.
 func (s *settings) checkLock() error {
 	backend, _ := backends.Find(s.Lock)
 	servers := s.lockServers()
@@ -155,8 +154,8 @@ func (s *settings) checkLock() error {
 	return nil
 }
 
-// checkQueueing returns an error if the strategy that queues orders is named, and the load
-// or the Redis does not allow it.
+// checkQueueing returns an error if --strategies names the strategy that queues orders and the load
+// or the Redis does not support it.
 func (s *settings) checkQueueing() error {
 	queueing := assembly.Queueing().Name
 	switch {
@@ -170,8 +169,8 @@ func (s *settings) checkQueueing() error {
 	return nil
 }
 
-// lockServers returns the servers of the lock backends that have a flag of their own,
-// by the name of that flag.
+// lockServers returns the servers of the lock backends that have their own flag, by the name of
+// that flag.
 func (s *settings) lockServers() map[string]string {
 	return map[string]string{"zookeeper": s.ZooKeeper, "etcd": s.Etcd, "redlock": s.Redlock}
 }
@@ -284,7 +283,7 @@ func redacted(args []string) []string {
 			value = "***"
 		case strings.Contains(value, "://"):
 			value = store.Redact(value)
-		case at >= 0: // user:password@host:port, as of ZooKeeper
+		case at >= 0: // user:password@host:port, for example of ZooKeeper
 			value = "***" + value[at:]
 		}
 		hidden[i] = flag + value

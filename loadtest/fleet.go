@@ -15,7 +15,7 @@ import (
 // fleet is the services under load: instances that the load test starts, or the
 // services at --target.
 type fleet struct {
-	start func() *testenv.APIServer // nil: --target
+	start func() *testenv.APIServer // starts an instance; nil with --target
 
 	mu   sync.Mutex
 	apis []*testenv.APIServer
@@ -33,8 +33,8 @@ func (l *lab) startFleet(spec assembly.Spec) *fleet {
 }
 
 const (
-	// shortDeadline of takes makes recovery resolve the takes of a killed instance
-	// within recoveryLimit, and takes of lost commits before a lifecycle load ends.
+	// shortDeadline is the deadline of takes. With it, recovery resolves the takes of a killed
+	// instance within recoveryLimit, and those of lost commits before a lifecycle load ends.
 	shortDeadline = time.Second
 	// shortLease ends the locks of a killed instance while the clients still wait.
 	shortLease = 3 * time.Second
@@ -50,7 +50,7 @@ func (l *lab) flags(spec assembly.Spec) []string {
 		flags = append(flags, "--redis", l.Redis)
 	}
 	if l.History != "" {
-		flags = append(flags, "--sold-out-memory", "0s") // the check takes no refusal to be old
+		flags = append(flags, "--sold-out-memory", "0s") // the check assumes that no refusal comes from memory
 	}
 	if l.expires() {
 		flags = append(flags, "--payment-window", l.PaymentWindow.String())
@@ -66,10 +66,11 @@ func (l *lab) flags(spec assembly.Spec) []string {
 	return flags
 }
 
-// drainLimit bounds the end of a strategy that queues orders.
+// drainLimit bounds draining a strategy that queues orders.
 const drainLimit = time.Minute
 
-// drain frees the stock of a strategy that queues orders for the next one.
+// drain releases the stock of a strategy that queues orders, so that the next strategy can take it
+// over.
 func (l *lab) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()

@@ -20,9 +20,9 @@ const (
 
 // search looks for the highest rate that keeps a limit.
 type search struct {
-	probes int // of each rate
+	probes int // loads of each rate
 	load   func(rate int) (*results.Result, error)
-	holds  func(*results.Result) bool // the limit is kept
+	holds  func(*results.Result) bool // reports whether a load kept the limit
 	tell   func(*results.Result)
 
 	all []results.Probe

@@ -20,12 +20,11 @@ import (
 )
 
 const (
-	// historyClients, historyUnits and historyCalls are small, because the search for an
-	// order of calls takes a time that grows exponentially with the calls that overlap.
+	// historyClients, historyUnits and historyCalls are small, because the time of the search for
+	// an order of calls grows exponentially with the calls that overlap.
 	historyClients = 6
 	historyUnits   = 20
-	// Each client orders this many times while nothing fails, and between two bounds while
-	// something does.
+	// Each client orders historyCalls times, or up to maxHistoryCalls times while something fails.
 	historyCalls, maxHistoryCalls = 6, 60
 	// historySets is how often an administrator changes each total in one part of a history.
 	historySets = 4
@@ -53,12 +52,12 @@ type historyLoad struct {
 	random *rand.Rand
 
 	mu    sync.Mutex
-	asked map[string]bool // buyers whose orders may exist although no answer named them
-	ids   map[string]bool // orders that an answer named
+	asked map[string]bool // buyers who may have orders that no answer named
+	ids   map[string]bool // IDs of orders that an answer named
 }
 
-// runHistory runs the history of a strategy, and checks it. It repeats the history of a
-// broken strategy that is not convicted, unless ctx is done.
+// runHistory runs and checks a history of a strategy. It repeats the history of a broken strategy
+// that was not detected as broken, unless ctx is done.
 func (l *lab) runHistory(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	for try := 1; ; try++ {
 		r, conclusive, err := l.tryHistory(ctx, spec, f, try)
@@ -68,8 +67,8 @@ func (l *lab) runHistory(ctx context.Context, spec assembly.Spec, f *fleet) (*re
 	}
 }
 
-// tryHistory runs one history of a strategy, and checks it. The history of a broken strategy
-// that is not convicted is not conclusive.
+// tryHistory runs and checks one history of a strategy. conclusive is false if a broken strategy
+// was not detected as broken.
 func (l *lab) tryHistory(ctx context.Context, spec assembly.Spec, f *fleet, try int) (_ *results.Result, conclusive bool, _ error) {
 	h, err := l.newHistoryLoad(ctx, spec, f, try)
 	if err != nil {
@@ -102,9 +101,9 @@ func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, 
 	return h, v.create(ctx, spec, fmt.Sprintf("history%d", try), client.Setting{})
 }
 
-// run runs the parts of a history. A sound strategy first sells, gives back and changes its
-// stock, then again while something fails. Every strategy sells out at the end: then a
-// refusal while units are left cannot be explained.
+// run runs the parts of a history. A sound strategy first sells, gives back and changes its stock,
+// then does so again while something fails. At the end every strategy sells out: a refusal while
+// units are left then cannot be explained.
 func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, err error) {
 	hide := h.display.show(spec.Name, historyUnits, h.rec)
 	defer hide()
@@ -139,7 +138,7 @@ func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, 
 	if ctx.Err() != nil {
 		return interrupted, nil
 	}
-	if spec.Sound || h.guarded(spec) { // the counts of others may never agree
+	if spec.Sound || h.guarded(spec) { // the counts of other strategies may never agree
 		if err := h.rest(ctx); err != nil {
 			return end, err
 		}
@@ -147,8 +146,8 @@ func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, 
 	return end, h.readOrders(ctx)
 }
 
-// fail kills an instance and starts another, and lets two other things fail, in an order
-// that the seed decides.
+// fail kills an instance and starts another, and causes two other faults, in an order that the seed
+// determines.
 func (h *historyLoad) fail(ctx context.Context, random *rand.Rand) {
 	faults := make(map[string]func())
 	for name, fail := range h.disturb {
@@ -172,8 +171,8 @@ func (h *historyLoad) fail(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// part lets the clients order, and cancel, pay and refund what they have got, until each
-// has ordered some times and over returns true. An administrator changes the totals.
+// part lets the clients order, and cancel, pay and refund their orders, until each has ordered some
+// times and over returns true. Meanwhile an administrator changes the totals.
 func (h *historyLoad) part(ctx context.Context, over func() bool) {
 	var admin sync.WaitGroup
 	for _, sku := range []string{h.goods.product, h.goods.coupon} {
@@ -264,7 +263,7 @@ func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool
 	return a
 }
 
-// setTotals changes the total of the SKU some times. Each change is repeated until it is
+// setTotals changes the total of the SKU some times. It repeats each change until the change is
 // answered.
 func (h *historyLoad) setTotals(ctx context.Context, sku string, random *rand.Rand) {
 	kind, total := client.Product, int64(historyUnits)
@@ -297,9 +296,9 @@ func (h *historyLoad) set(ctx context.Context, n int, sku string, set client.Set
 	return err
 }
 
-// rest waits until no order is pending, if orders expire. Then it reads every order, and
-// waits until the counts of both SKUs agree and no units are in flight. Each wait lasts for
-// restLimit at most; the check then reports what is missing.
+// rest waits until no order is pending, if orders expire. Then it reads every order, and waits
+// until the counts of both SKUs agree and no units are in flight. Each wait lasts at most
+// restLimit. The check then reports what is missing.
 func (h *historyLoad) rest(ctx context.Context) error {
 	if h.expires() {
 		if err := h.awaitRest(ctx); err != nil {
@@ -350,14 +349,14 @@ func (h *historyLoad) readOrders(ctx context.Context) error {
 			_, err := s.Order(ctx, id)
 			return err
 		})
-		if err != nil && !errors.Is(err, client.UnknownOrder) { // the check says that it is missing
+		if err != nil && !errors.Is(err, client.UnknownOrder) { // the check reports the order as missing
 			return err
 		}
 	}
 	return nil
 }
 
-// untilRead repeats a read while the service cannot answer it.
+// untilRead repeats a read until the service can answer it.
 func untilRead(ctx context.Context, read func() error) (err error) {
 	for deadline := time.Now().Add(restLimit); ; {
 		err = read()

@@ -23,11 +23,10 @@ var (
 	historySeed = flag.Uint64("histories.seed", 1, "the first seed of TestHistories")
 )
 
-// TestHistories checks histories of every sound strategy in turn, in which an instance is
-// killed, connections to the database are cut, and Redis is emptied or restarts empty. By
-// default it has those that sell from several rows of a SKU: no other test kills an instance
-// of them.
-// TestHistories_Broken shows that the check convicts.
+// TestHistories checks histories of every sound strategy in turn, in which an instance is killed,
+// connections to the database are cut, and Redis is emptied or restarts empty. By default it uses
+// the strategies that sell from several rows of a SKU, because no other test kills an instance of
+// them. TestHistories_Broken shows that the check detects broken strategies.
 //
 //	go test ./loadtest -run TestHistories -histories=1 -histories.seed=7
 func TestHistories(t *testing.T) {
@@ -67,7 +66,7 @@ func checkSeed(t *testing.T, seed uint64, server *testenv.RedisServer, dbURL str
 	code, _, _ := runWith(t, func(s *settings) {
 		s.wiredDB = wire.Through(dbURL)
 		s.disturb = map[string]func(){"the connections to the database are cut": func() { wire.Cut() }}
-		if !spec.Queues() { // what is queued is as durable as Redis
+		if !spec.Queues() { // queued orders are only as durable as Redis
 			s.disturb["Redis is emptied"] = func() { flush(t, server) }
 			s.disturb["Redis is killed, and restarts empty"] = func() { server.Kill(); server.Restart() }
 		}
@@ -122,9 +121,9 @@ func TestHistories_OtherReplay(t *testing.T) {
 	}
 }
 
-// TestHistories_Broken checks that the histories of all broken strategies are convicted,
-// both when they are recorded and when their file is read. By default it has one with a gate
-// and one without.
+// TestHistories_Broken checks that the histories of all broken strategies are detected, both when
+// they are recorded and when their file is read. By default it uses one strategy with a gate and
+// one without.
 func TestHistories_Broken(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "history.jsonl")

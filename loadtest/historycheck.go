@@ -60,7 +60,7 @@ func checkHistory(args []string, stdout io.Writer) error {
 	return nil
 }
 
-// maxPrinted bounds the calls that are printed of one verdict: the last ones.
+// maxPrinted bounds the calls that are printed for one verdict. They are the last ones.
 const maxPrinted = 40
 
 // writeVerdict prints a verdict, with the calls that cannot be explained.

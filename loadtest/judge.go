@@ -10,31 +10,30 @@ import (
 type ending int
 
 const (
-	soldOut     ending = iota // all clients were refused; or all arrivals of an open load were sent
+	soldOut     ending = iota // all clients were refused, or all arrivals of an open load were sent
 	crashed                   // enough orders were accepted after an instance was killed
-	atLimit                   // --limit
-	interrupted               // by a signal
+	atLimit                   // the load reached --limit
+	interrupted               // a signal ended the load
 )
 
 // early reports whether the load ended before its time. It may then have left orders
 // under way.
 func (e ending) early() bool { return e == atLimit || e == interrupted }
 
-// terms are what the strategy must do under a load.
+// terms are the requirements on the strategy under a load.
 type terms struct {
 	spec   assembly.Spec
 	ending ending
-	// mayOversell allows overselling. mustOversell demands it: a load under which a
-	// broken strategy does not oversell proves nothing.
+	// mayOversell allows overselling. mustOversell requires it, because a load under which a broken
+	// strategy does not oversell proves nothing.
 	mayOversell, mustOversell bool
-	// mustCatch demands that the guard refuses orders that a broken gate admitted.
+	// mustCatch requires that the guard refuses orders that a broken gate admitted.
 	mustCatch   bool
-	plenty      bool  // there is more stock than orders, and nothing fails: no refusal is right
+	plenty      bool  // there is more stock than orders, and nothing fails, so no refusal is correct
 	gated       bool  // the strategy has a gate, and the audit reads its Redis
-	maxFailures share // of the orders that were not refused, and their repeats; 1: no limit
-	// faulty says that instances or stores failed, or may have, or that a search drives
-	// them beyond what they can do: then outcomes may be unknown, and the service may have
-	// something to repair.
+	maxFailures share // limit for the failures among orders that were not refused, and their repeats; 1: no limit
+	// faulty says that instances or stores failed or may have failed, or that a search overloads
+	// them. Then outcomes may be unknown, and the service may have something to repair.
 	faulty bool
 }
 
@@ -65,8 +64,8 @@ func (l *lab) terms(spec assembly.Spec, end ending) terms {
 // strategy without a gate has no guard.
 func (l *lab) guarded(spec assembly.Spec) bool { return l.Guard == "on" && spec.HasGate() }
 
-// several reports whether several instances share the stores. A single instance of a
-// broken strategy need not oversell.
+// several reports whether several instances share the stores. With a single instance, a broken
+// strategy may not oversell.
 func (l *lab) several() bool {
 	if len(l.Targets) > 0 {
 		return len(l.Targets) > 1
@@ -83,9 +82,10 @@ func (l *lab) knownToOversell(spec assembly.Spec) bool {
 	return !spec.Sound
 }
 
-// judge adds the faults and the verdict to the result. A load that ended early can find
-// a fault, but cannot show that there is none. conclusive is false if a broken strategy
-// had to oversell, or to be caught, and was not: another rush may show it.
+// judge adds the faults and the verdict to the result. A load that ended early can find a fault,
+// but cannot show that there is none. conclusive is false if a broken strategy should have
+// oversold, or the guard should have caught it, and neither happened. Another rush may then show
+// it.
 func judge(r *results.Result, t terms) (conclusive bool) {
 	if t.ending != soldOut {
 		r.Undersold = 0 // not every client was refused
@@ -131,7 +131,7 @@ func judgeSales(r *results.Result, t terms) (conclusive bool) {
 	return conclusive
 }
 
-// judgeRefusals looks for units or orders that a sound strategy should not have refused.
+// judgeRefusals counts units or orders that a sound strategy should not have refused.
 func judgeRefusals(r *results.Result, t terms) {
 	if t.spec.Sound && r.Undersold > 0 && r.Rate == 0 {
 		r.Fault("%d units were left when every client was told \"sold out\"", "每个客户端都收到“已售罄”，却还剩 %d 件", r.Undersold)
@@ -141,8 +141,8 @@ func judgeRefusals(r *results.Result, t terms) {
 	}
 }
 
-// judgeOrders compares the answers with the orders in the ledger. A request whose
-// outcome is unknown may have one order.
+// judgeOrders compares the answers with the orders in the ledger. A request with an unknown outcome
+// may have one order.
 func judgeOrders(r *results.Result) {
 	judgeFindings(r)
 	switch most := r.Accepted + r.Unknown; {
@@ -160,8 +160,8 @@ func judgeFindings(r *results.Result) {
 	}
 }
 
-// judgeCounts compares the counts of orders, stock row and gate. They agree once
-// nothing is in flight; a load that ended early may not reach that.
+// judgeCounts compares the counts of orders, stock row and gate. They agree once nothing is in
+// flight. After a load that ended early, this may not be the case.
 func judgeCounts(r *results.Result, t terms) {
 	if !t.spec.Sound || r.Ledger == nil || t.ending.early() {
 		return
@@ -192,17 +192,17 @@ func judgeFailures(r *results.Result, t terms) {
 	if t.spec.Cutter == "optimistic" {
 		counted -= r.Failures["503 "+problemBusy] + r.Failures["repeat: 503 "+problemBusy]
 	}
-	all := r.Accepted + r.Failed + r.Repeats // refusals, whose number is arbitrary, would dilute the share
+	all := r.Accepted + r.Failed + r.Repeats // the number of refusals is arbitrary, and would dilute the share
 	if part := share(counted) / share(max(all, 1)); part > t.maxFailures {
 		r.Fault("%v of %d orders and repeats failed, more than %v: %s", "%[2]d 单（含重复的请求）中有 %[1]v 失败，超过 %[3]v：%[4]s", part, all, t.maxFailures, r.FailuresText())
 	}
 }
 
-// certain is the number of requests of which one may have an unknown outcome although
-// nothing failed, for example because the machine stood still.
+// certain is a number of requests. One in so many may have an unknown outcome without a fault, for
+// example because the machine paused.
 const certain = 1000
 
-// judgeUncertain checks that about no outcome is unknown where nothing failed.
+// judgeUncertain checks that almost no outcome is unknown if nothing failed.
 func judgeUncertain(r *results.Result, t terms) {
 	if most := (r.Requests + certain - 1) / certain; !t.faulty && r.Uncertain > most {
 		r.Fault("%d of %d requests have an unknown outcome, more than %d, and nothing was killed",
@@ -210,8 +210,8 @@ func judgeUncertain(r *results.Result, t terms) {
 	}
 }
 
-// judgeRepairs checks that a sound strategy had nothing to repair where nothing failed. A
-// count that was wrong for a while may be right when it is audited.
+// judgeRepairs checks that a sound strategy had nothing to repair if nothing failed. A count that
+// was wrong for a while may be right when it is audited.
 func judgeRepairs(r *results.Result, t terms) {
 	if t.faulty || !t.spec.Sound {
 		return
@@ -263,7 +263,7 @@ func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (concl
 		switch {
 		case v.Decision == history.NotLinearizable && t.mayOversell:
 			convicted = true
-		case v.Decision == history.Undecided && t.mayOversell: // its counts may never agree
+		case v.Decision == history.Undecided && t.mayOversell: // the counts of a strategy that may oversell may never agree
 		case v.Decision != history.Linearizable:
 			r.Fault("%s is %s: %s", "%s：调用历史无法线性化或无法判定（%s）：%s", v.SKU, v.Decision, v.Why)
 		}

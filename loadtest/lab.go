@@ -36,13 +36,13 @@ type lab struct {
 	stdout  io.Writer
 	display *display
 	client  *load.Client
-	admin   *load.Client // with --admin-token
+	admin   *load.Client // sends requests with --admin-token
 
-	sql      *store.SQL            // nil: the audit cannot read the database
-	redis    redis.UniversalClient // nil: the audit cannot read the gate
-	embedded *store.InProcessRedis // nil: the stores are servers
-	program  string                // file of the service; empty: it runs at --target
-	runID    string                // part of every SKU, so that runs do not share any
+	sql      *store.SQL            // nil if the audit cannot read the database
+	redis    redis.UniversalClient // nil if the audit cannot read the gate
+	embedded *store.InProcessRedis // nil if the stores are servers
+	program  string                // the service's program; empty with --target
+	runID    string                // part of every SKU, so that runs share no SKUs
 	created  []string              // SKUs of this run
 	samples  chan struct{}         // its capacity bounds the samples under way
 	history  *historyFile          // nil without --history
@@ -253,12 +253,12 @@ func (l *lab) describeStores(run *results.Run) {
 // databaseName returns the kind of database with its version, as far as it is known.
 func (l *lab) databaseName() string {
 	kind, _, _ := strings.Cut(l.sql.Target(), " ")
-	var version string // SQLite has no such function
+	var version string // SQLite has no version()
 	_ = l.sql.DB().Raw("SELECT version()").Row().Scan(&version)
 	return productName(kind, version)
 }
 
-// productName shortens what a database says of its version.
+// productName shortens the version text of a database.
 func productName(kind, version string) string {
 	number, _, mariadb := strings.Cut(version, "-MariaDB") // "10.11.14-MariaDB-0+deb12u2"
 	switch words := strings.Fields(version); {
@@ -317,7 +317,7 @@ func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Re
 	}
 	f := l.startFleet(spec)
 	defer func() {
-		// Otherwise an instance waits some seconds at its end for idle connections.
+		// Otherwise an instance would wait some seconds for idle connections when it stops.
 		l.client.CloseIdleConnections()
 		testenv.End(f.apis...)
 		if spec.Queues() {
@@ -335,10 +335,10 @@ func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Re
 	return result, err
 }
 
-// maxTries is how many rushes a broken strategy gets to oversell.
+// maxTries is the number of rushes in which a broken strategy may oversell.
 const maxTries = 5
 
-// loadFleet runs the load of the command line. It repeats a rush that proves nothing.
+// loadFleet runs the load of the command line. It repeats a rush that is not conclusive.
 func (l *lab) loadFleet(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
 	if l.Lifecycle {
 		return l.runLifecycle(ctx, spec, f)
@@ -370,6 +370,6 @@ func (l *lab) loadFleet(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 // createStock creates a SKU for one load and returns its name.
 func (l *lab) createStock(ctx context.Context, f *fleet, spec assembly.Spec, part string, units int64) (sku string, err error) {
 	sku = fmt.Sprintf(prefix+"%s-%s-%s", l.runID, spec.Name, part)
-	l.created = append(l.created, sku) // it may exist even if the call fails
+	l.created = append(l.created, sku) // the SKU may exist even if the call fails
 	return sku, l.admin.Create(ctx, f.url(0), sku, client.Setting{Kind: client.Product, Total: units})
 }

@@ -17,8 +17,8 @@ import (
 const (
 	// couponLimit is how many coupons one buyer may hold.
 	couponLimit = 2
-	// soldOutPause is how long a client waits after a refusal before it asks for units
-	// that have returned.
+	// soldOutPause is how long a client waits after a refusal before it tries to order units that
+	// have returned.
 	soldOutPause = 20 * time.Millisecond
 	// finalLimit bounds the tries of a call that pays, cancels or refunds.
 	finalLimit = 30 * time.Second
@@ -36,9 +36,9 @@ const (
 // call is a request that changes an order, with its final answer.
 type call struct {
 	action  string
-	payment string        // of pay
-	restock bool          // of refund
-	sent    time.Duration // when it was first sent, since the start of the load
+	payment string        // ID of the payment to pay with
+	restock bool          // whether a refund returns the units
+	sent    time.Duration // time of the first try, since the start of the load
 	status  int           // HTTP status; 0: there was no final answer
 	problem string        // last part of the problem type
 	got     order         // the order in a 200
@@ -61,12 +61,12 @@ func (c *call) read(a load.Answer) (final bool) {
 	if a.Status == 0 || a.Status >= 500 || a.Problem == problemInProgress {
 		return false
 	}
-	c.status, c.problem, c.got = a.Status, a.Problem, orderIn(a) // the audit finds an answer without an order
+	c.status, c.problem, c.got = a.Status, a.Problem, orderIn(a) // the audit reports an answer without an order
 	return true
 }
 
-// goods are the two SKUs of a lifecycle load. Some orders have both, all have the
-// product.
+// goods are the two SKUs of a lifecycle load. All orders contain the product, and some also the
+// coupon.
 type goods struct {
 	product, coupon string
 	units, coupons  int64
@@ -81,12 +81,12 @@ type lifecycleLoad struct {
 	buyers []string
 	rec    *record
 	watch  *watch
-	due    []sent        // to be repeated after the load
+	due    []sent        // requests to repeat after the load
 	slots  chan struct{} // its capacity bounds the calls under way
 	owners sync.WaitGroup
 
 	mu    sync.Mutex
-	calls map[string][]call // by order ID
+	calls map[string][]call // calls by order ID
 }
 
 // runLifecycle runs a lifecycle load with the strategy. Buyers order for two payment
@@ -103,16 +103,16 @@ func (l *lab) runLifecycle(ctx context.Context, spec assembly.Spec, f *fleet) (*
 	hide := l.display.show(spec.Name, l.Stock, v.rec)
 	v.order(ctx)
 	v.owners.Wait()
-	v.repeatAll(ctx, v.rec, v.fleet, v.due) // whatever has become of the orders
+	v.repeatAll(ctx, v.rec, v.fleet, v.due) // the repeats come after all changes of the orders
 	hide()
 	cost.stop(ctx)
 	r := l.newResult(spec, v.rec, l.Stock)
 	r.Describe("orders for %v, %d clients, payment window %v", "下单持续 %v，%d 个客户端，付款时限 %v", 2*l.PaymentWindow, l.Clients, l.PaymentWindow)
 	addTimes(r, v.rec)
-	r.Sales = nil // their chart would not show the units that return
+	r.Sales = nil // their chart would not show returned units
 	cost.addTo(r)
 	r.Verdict = results.Undecided
-	if ctx.Err() == nil { // otherwise orders may be pending, and there is nothing to audit
+	if ctx.Err() == nil { // after an interruption, orders may be pending, and an audit would be meaningless
 		err = v.judge(ctx, r, l.terms(spec, soldOut))
 	}
 	return r, err
@@ -148,7 +148,7 @@ func (l *lab) newLifecycleLoad(ctx context.Context, spec assembly.Spec, f *fleet
 	return v, v.create(ctx, spec, "life", client.Setting{BuyerLimit: new(int64(couponLimit))})
 }
 
-// create creates the SKUs: the coupon by the setting, but for its kind and total.
+// create creates the SKUs. The coupon gets the given setting, with its kind and total replaced.
 func (v *lifecycleLoad) create(ctx context.Context, spec assembly.Spec, part string, coupon client.Setting) (err error) {
 	if v.goods.product, err = v.createStock(ctx, v.fleet, spec, part, v.goods.units); err != nil {
 		return err
@@ -159,8 +159,8 @@ func (v *lifecycleLoad) create(ctx context.Context, spec assembly.Spec, part str
 	return v.admin.Create(ctx, v.fleet.url(0), v.goods.coupon, coupon)
 }
 
-// order lets the clients order until two payment windows have passed. Refused clients
-// come back for units that return.
+// order lets the clients order until two payment windows have passed. Refused clients try again, to
+// order units that have returned.
 func (v *lifecycleLoad) order(ctx context.Context) {
 	limited, stop := context.WithTimeout(ctx, 2*v.PaymentWindow)
 	defer stop()
@@ -206,7 +206,7 @@ func (v *lifecycleLoad) request(random *rand.Rand) order {
 // begin starts a goroutine that acts as the owner of an accepted order.
 func (v *lifecycleLoad) begin(ctx context.Context, a answer, random *rand.Rand) {
 	if a.order.ID == "" {
-		return // the audit finds the answer
+		return // the audit reports the answer
 	}
 	owner := &owner{lifecycleLoad: v, order: a.order, answered: v.rec.start.Add(a.at), random: rand.New(rand.NewPCG(random.Uint64(), 0))}
 	plan := plans[random.IntN(len(plans))]
@@ -255,7 +255,7 @@ type owner struct {
 	random   *rand.Rand // not safe for concurrent use
 }
 
-// together runs both functions at the same time.
+// together runs first and second at the same time.
 func (o *owner) together(first, second func()) {
 	var both sync.WaitGroup
 	both.Go(first)
@@ -263,9 +263,8 @@ func (o *owner) together(first, second func()) {
 	both.Wait()
 }
 
-// waitForExpiry waits until the order expires by this machine's clock, plus offset and
-// a random part of spread. It does not believe a time later than one payment window
-// after the 201.
+// waitForExpiry waits until the order expires by this machine's clock, plus offset and a random
+// part of spread. It ignores a time later than one payment window after the 201.
 func (o *owner) waitForExpiry(ctx context.Context, offset, spread time.Duration) {
 	until := o.order.ExpiresAt
 	if latest := o.answered.Add(o.PaymentWindow); until.After(latest) {

@@ -60,7 +60,7 @@ func TestCheckOrders(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		status    string
-		payment   *string // that paid the order
+		payment   *string // the payment that paid the order
 		restocked bool
 		history   []string
 		payments  statuses
@@ -129,7 +129,7 @@ func expectFindings(t *testing.T, v *lifecycleLoad, want []results.Kind) {
 	expectKinds(t, v.rec, want)
 }
 
-// TestCheckEarly audits an order whose history has its last step before the order's time.
+// TestCheckEarly audits an order that expired before its time.
 func TestCheckEarly(t *testing.T) {
 	t.Parallel()
 	id := numbered(1).ID
@@ -194,7 +194,7 @@ func TestCheckClaims(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string
-		paid   int // orders for a coupon
+		paid   int // paid orders for a coupon
 		claims int64
 		want   []results.Kind
 	}{
@@ -223,13 +223,13 @@ func TestCheckClaims(t *testing.T) {
 	}
 }
 
-// TestCheckLimit places three orders for a coupon, of which a buyer may hold two.
+// TestCheckLimit places three orders for a coupon with a limit of two for each buyer.
 func TestCheckLimit(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name string
-		at   time.Duration // of the 201 of the third order; the others come at 1 s
-		sent time.Duration // of the cancellation of the first order; 0: none
+		at   time.Duration // time of the 201 of the third order; the others come at 1 s
+		sent time.Duration // time of the cancellation of the first order; 0: the order is not cancelled
 		want int
 	}{
 		{"at once", 1 * time.Second, 0, 1},
@@ -259,8 +259,8 @@ func TestCheckLimit(t *testing.T) {
 	}
 }
 
-// TestLifecycle follows orders on servers, reads the report, and expects that nothing is left
-// there. By default it runs on one of the pairs of stores.
+// TestLifecycle follows orders on servers, reads the report, and checks that no rows are left. By
+// default it runs on one of the pairs of stores.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -305,17 +305,17 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// TestLifecycleLiars follows orders at services that answer or store something that is
-// not true. All liars stand in front of the same instance, whose payment window is that
-// of a lifecycle load. By default it leaves out those whose findings TestCheckOrders,
-// TestCheckClaims, TestRepeat and TestCheckWindows show on a ledger of their own.
+// TestLifecycleLiars follows orders at services that answer or store false data. All liars stand in
+// front of the same instance, whose payment window is that of a lifecycle load. By default it
+// leaves out those whose findings TestCheckOrders, TestCheckClaims, TestRepeat and TestCheckWindows
+// cover with their own ledgers.
 func TestLifecycleLiars(t *testing.T) {
 	t.Parallel()
 	services := startServices(t, "--lifecycle", "--strategies", "lua", "--payment-window", "1s", "--instances", "1")
 	for _, test := range []struct {
 		thorough bool
 		liar     string
-		least    int64  // lies until the fault shows
+		least    int64  // number of lies until the fault shows
 		says     string // empty: no fault
 	}{
 		{true, "tells-the-truth", 0, ""}, // as in TestLifecycle

@@ -18,9 +18,9 @@ import (
 // storedOrder is an order in the ledger with its history and payments.
 type storedOrder struct {
 	order
-	payment   *string // ID of the payment that paid it; nil: none
+	payment   *string // ID of the payment that paid the order; nil: none
 	restocked bool
-	early     bool              // it has expired before its time
+	early     bool              // the order expired before its time
 	history   []string          // the statuses after the first
 	payments  map[string]string // status of each payment, by ID
 }
@@ -38,8 +38,8 @@ func (o *storedOrder) wasRevived() bool {
 	return slices.Contains(o.history, "expired") && slices.Contains(o.history, "paid")
 }
 
-// audit compares every answer of the load with the ledger, and gate and ledger with each
-// other. It uses SQL and Redis commands of its own.
+// audit compares every answer of the load with the ledger, and gate and ledger with each other. It
+// uses its own SQL and Redis commands.
 func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result, t terms) error {
 	if err := v.awaitRest(ctx); err != nil {
 		return err
@@ -72,8 +72,8 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result, t terms) e
 	return v.rec.sampleErr
 }
 
-// awaitRest waits until no order is pending any more. It gives up some time after the
-// last order is due to expire; the audit then finds the orders that are left.
+// awaitRest waits until no order is pending any more. It gives up some time after the last order is
+// due to expire. The audit then finds the remaining orders.
 func (v *lifecycleLoad) awaitRest(ctx context.Context) error {
 	for deadline := time.Now().Add(v.PaymentWindow + restLimit); ; time.Sleep(50 * time.Millisecond) {
 		var pending int64
@@ -111,8 +111,8 @@ func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, t te
 	return nil
 }
 
-// ofLoad is the SQL condition that an ID is that of an order of this load. Its parameter is
-// the SKU of the product, which every order of the load contains.
+// ofLoad is the SQL condition that an ID belongs to an order of this load. Its parameter is the SKU
+// of the product, which every order of the load contains.
 const ofLoad = " IN (SELECT order_id FROM order_lines WHERE sku = ?)"
 
 // stored reads the orders of the load by ID. It leaves out void orders, which the service
@@ -193,7 +193,7 @@ func (v *lifecycleLoad) checkOrders(stored map[string]*storedOrder) {
 	promised := promisedOrders(v.rec)
 	for _, id := range slices.Sorted(maps.Keys(promised)) {
 		want := promised[id]
-		want.Status = "" // of the 201; the order has changed since
+		want.Status = "" // ignore the status of the 201, because the order has changed since
 		o, found := stored[id]
 		if !found {
 			v.rec.find(results.Missing, want.String())
@@ -206,7 +206,7 @@ func (v *lifecycleLoad) checkOrders(stored map[string]*storedOrder) {
 			v.rec.find(kind, fmt.Sprintf("%v, %s", o.order, o.Status))
 		}
 	}
-	unknown := make(map[string]int) // by buyer: requests that may each have an order
+	unknown := make(map[string]int) // requests by buyer that may each have an order
 	for _, a := range v.rec.answers {
 		if a.unknown() {
 			unknown[a.asked.Buyer]++
@@ -226,7 +226,7 @@ func (v *lifecycleLoad) checkOrders(stored map[string]*storedOrder) {
 	}
 }
 
-// ends are the statuses in which an order may end.
+// ends are the statuses that an order may have at the end.
 var ends = []string{"paid", "cancelled", "expired", "refunded"}
 
 // followers lists the statuses that may follow a status.
@@ -236,7 +236,7 @@ var followers = map[string][]string{
 	"paid":    {"refunded"},
 }
 
-// check compares the order with the answers to the calls that were to change it.
+// check compares the order with the answers to the calls that tried to change it.
 func (o *storedOrder) check(calls []call) (kinds []results.Kind) {
 	if slices.ContainsFunc(calls, func(c call) bool { return c.status == 0 }) {
 		kinds = append(kinds, results.Unanswered)
@@ -269,8 +269,8 @@ func (o *storedOrder) explainedBy(calls []call) bool {
 	return done(pay, *o.payment) && (o.Status == "paid" || o.Status == "refunded" && done(refund, ""))
 }
 
-// allowed lists the statuses of an order in the answer 200 to an action. The payment that
-// paid an order is answered 200 after a refund too.
+// allowed lists the statuses that an order may have in the answer 200 to an action. A payment that
+// paid its order is answered 200 even after a refund.
 var allowed = map[string][]string{pay: {"paid", "refunded"}, cancel: {"cancelled"}, refund: {"refunded"}}
 
 // contradicts reports whether the order contradicts the answer to the call.
@@ -291,11 +291,11 @@ func (o *storedOrder) contradicts(c call) bool {
 	case c.action == cancel && c.problem == problemWrongStatus:
 		return o.Status == "cancelled"
 	}
-	return true // no other answer is right: refunds are sent for paid orders only
+	return true // only this answer is correct, because refunds are sent for paid orders only
 }
 
-// historyAllowed reports whether each status of the history may follow the one before,
-// and the last is the order's.
+// historyAllowed reports whether each status of the history may follow the previous one, and the
+// last status is the order's.
 func (o *storedOrder) historyAllowed() bool {
 	status := "pending"
 	for _, following := range o.history {
@@ -307,10 +307,10 @@ func (o *storedOrder) historyAllowed() bool {
 	return status == o.Status
 }
 
-// checkPayments checks that every payment that was answered is stored once: as paid if it
-// pays the order, otherwise as due back to the buyer.
+// checkPayments checks that every answered payment is stored once: as paid if it pays the order,
+// otherwise as due back to the buyer.
 func (o *storedOrder) checkPayments(calls []call) (kinds []results.Kind) {
-	reported := make(map[string]bool) // by payment: whether it was answered
+	reported := make(map[string]bool) // whether the payment was answered, by payment
 	for _, c := range calls {
 		if c.action == pay {
 			reported[c.payment] = reported[c.payment] || c.status != 0
@@ -362,19 +362,19 @@ func (v *lifecycleLoad) checkClaims(ctx context.Context, stored map[string]*stor
 	return nil
 }
 
-// windowMargin allows for a pause between the two readings of the clock that make up the
-// time of an answer.
+// windowMargin allows for a pause between the two clock readings that make up the time of an
+// answer.
 const windowMargin = 100 * time.Millisecond
 
-// checkLimit checks that no buyer held more coupons than the limit at any time of the
-// load. An order holds its coupon at least from its 201 until the first call that changes
-// it is sent, or until its payment window has passed since it was requested.
+// checkLimit checks that no buyer held more coupons than the limit at any time of the load. An
+// order holds its coupon from its 201 on. It may release it when the first call that changes the
+// order is sent, or when the payment window has passed since the request.
 func (v *lifecycleLoad) checkLimit() {
 	type change struct {
 		at    time.Duration
 		units int
 	}
-	changes := make(map[string][]change) // by buyer
+	changes := make(map[string][]change) // changes by buyer
 	for _, a := range v.rec.answers {
 		if a.outcome != accepted || len(a.asked.Lines) == 1 {
 			continue
@@ -400,8 +400,7 @@ func (v *lifecycleLoad) checkLimit() {
 	}
 }
 
-// checkWindows checks that every 201 gave the order the payment window with which the
-// instances were started.
+// checkWindows checks that every 201 gave the order the payment window of the instances.
 func (v *lifecycleLoad) checkWindows() {
 	for _, a := range v.rec.answers {
 		if window := a.order.ExpiresAt.Sub(a.order.CreatedAt); a.outcome == accepted && window != v.PaymentWindow {
@@ -434,7 +433,7 @@ func (v *lifecycleLoad) readAll(ctx context.Context, stored map[string]*storedOr
 	for id, o := range stored {
 		orders[id] = o.order
 	}
-	for _, a := range v.rec.answers { // GET must show when the order expires as the 201 did
+	for _, a := range v.rec.answers { // GET must show the same expiry time as the 201
 		if o, found := orders[a.order.ID]; found && a.outcome == accepted {
 			o.ExpiresAt = a.order.ExpiresAt
 			orders[o.ID] = o

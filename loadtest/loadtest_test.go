@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// runHere runs a load test within the test, so that its stores outlive it.
+// runHere runs a load test within the test, so that its stores stay open.
 func runHere(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	return runWith(t, func(*settings) {}, args...)
@@ -63,11 +63,11 @@ func runWith(t *testing.T, change func(*settings), args ...string) (code int, st
 	return code, out.String(), errs.String()
 }
 
-// patient is a limit of a rush that ends sooner by itself, also on a busy machine.
+// patient is a limit for a rush that normally ends sooner, even on a busy machine.
 const patient = "--limit=2m"
 
-// loadOpenly runs an open load until one of its runs has sent every order that was due: a
-// load that ends while the machine pauses drops the last ones.
+// loadOpenly runs an open load until one of its runs has sent every due order. A load that ends
+// while the machine pauses drops the last ones.
 func loadOpenly(t *testing.T, folder string, args ...string) (code int, run *results.Run) {
 	t.Helper()
 	for range 10 {
@@ -79,7 +79,7 @@ func loadOpenly(t *testing.T, folder string, args ...string) (code int, run *res
 	return code, run
 }
 
-// TestTarget_Other checks what the laboratory says of services that it cannot load.
+// TestTarget_Other checks the laboratory's errors for services that it cannot load.
 func TestTarget_Other(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }))
 	defer page.Close()
@@ -218,7 +218,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestTerms checks what each load demands of a strategy.
+// TestTerms checks the requirements of each load on a strategy.
 func TestTerms(t *testing.T) {
 	sound, broken := assembly.Spec{Sound: true, Name: "lua"}, mustFind(t, "none")
 	target := []string{"http://127.0.0.1:1"}
@@ -250,7 +250,7 @@ func TestTerms(t *testing.T) {
 			t.Errorf("%s: %+v", test.name, got)
 		}
 	}
-	withRedis := &lab{redis: redis.NewClient(&redis.Options{})} // it does not connect
+	withRedis := &lab{redis: redis.NewClient(&redis.Options{})} // this client does not connect
 	defer withRedis.redis.Close()
 	for _, test := range []struct {
 		lab      *lab
@@ -263,8 +263,8 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// TestFlags_History checks that the instances of a history refuse nothing from memory: the
-// check takes no refusal to be old.
+// TestFlags_History checks that the instances of a history refuse nothing from memory, because the
+// check assumes that no refusal is old.
 func TestFlags_History(t *testing.T) {
 	for file, want := range map[string]bool{"": false, "history.jsonl": true} {
 		l := &lab{settings: settings{History: file}}
@@ -356,22 +356,22 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// shop is a twin of the service that answers just enough for a load test.
+// shop imitates the service well enough for a load test.
 type shop struct {
-	units   int           // to sell, of each SKU
-	runs    string        // strategy; empty: lua
-	forget  bool          // it does not find orders
-	fails   int           // percentage of orders that it answers 503
-	problem string        // of these answers; empty: busy
-	forgets bool          // it does not know keys
+	units   int           // units to sell, of each SKU
+	runs    string        // strategy that the shop reports; empty: lua
+	forget  bool          // GET does not find orders
+	fails   int           // percentage of orders that the shop answers 503
+	problem string        // problem of these answers; empty: busy
+	forgets bool          // the shop ignores keys
 	slow    time.Duration // duration of each order
-	workers chan struct{} // its capacity bounds the orders under way; nil: no bound
+	workers chan struct{} // the capacity bounds the orders under way; nil: no bound
 
 	mu     sync.Mutex
-	buyers []string // in the order of their orders
+	buyers []string // buyers, in the order of their orders
 	orders map[string]order
-	sold   map[string]int    // by SKU
-	keys   map[string][]byte // first answers
+	sold   map[string]int    // units sold, by SKU
+	keys   map[string][]byte // first answers, by key
 }
 
 func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -425,7 +425,7 @@ func (s *shop) order(w http.ResponseWriter, r *http.Request) {
 	}
 	s.sold[sku]++
 	s.buyers, s.orders[o.ID] = append(s.buyers, o.Buyer), o
-	answer, _ := json.Marshal(o) // cannot fail: it was just decoded
+	answer, _ := json.Marshal(o) // cannot fail, because o was just decoded
 	if key != "" && !s.forgets {
 		s.keys[key] = answer
 	}
@@ -433,7 +433,7 @@ func (s *shop) order(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer)
 }
 
-// TestTargets loads twins of the service: a correct one, and some with a fault.
+// TestTargets loads imitations of the service: a correct one, and some with a fault.
 func TestTargets(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -486,7 +486,7 @@ func TestSeed(t *testing.T) {
 		return s.buyers
 	}
 	first, second, other := sent("7"), sent("7"), sent("8")
-	if len(first) != 100 || !slices.Equal(first, second) { // the rush, and the one with repeated keys
+	if len(first) != 100 || !slices.Equal(first, second) { // the rush, and the rush with repeated keys
 		t.Errorf("the same seed: %v, then %v", first, second)
 	}
 	if slices.Equal(first, other) {
@@ -518,11 +518,11 @@ func startServices(t *testing.T, args ...string) *services {
 	}
 	t.Cleanup(l.close)
 	f := l.startFleet(l.chosen()[0])
-	t.Cleanup(l.client.CloseIdleConnections) // before the instances end, which wait for them
+	t.Cleanup(l.client.CloseIdleConnections) // closed before the instances end, which would wait for its connections
 	return &services{l, f}
 }
 
-// tell puts a liar in front of the instances, and returns it with the URLs to load.
+// tell puts a liar in front of the instances, and returns the liar with the URLs to load.
 func (s *services) tell(t *testing.T, lie string) (l *liar.Liar, urls []string) {
 	t.Helper()
 	l = &liar.Liar{Lie: lie, Change: func(statements ...liar.Statement) { s.falsify(t, statements) }, AddToGate: func(sku string) { s.addToGate(t, sku) }}
@@ -532,7 +532,7 @@ func (s *services) tell(t *testing.T, lie string) (l *liar.Liar, urls []string) 
 	return l, urls
 }
 
-// arguments returns those of a load test at the URLs, with the stores of the services.
+// arguments returns the arguments of a load test at the URLs, with the stores of the services.
 func (s *services) arguments(urls []string, more ...string) []string {
 	args := []string{"--db", s.DB, "--redis", s.Redis}
 	for _, url := range urls {
@@ -572,13 +572,13 @@ func (s *services) addToGate(t *testing.T, sku string) {
 	}
 }
 
-// maxTriesToLie bounds the loads until a liar has lied: it may have no occasion in a load
-// that lasts some seconds, on a machine that pauses.
+// maxTriesToLie bounds the loads until a liar has lied. On a machine that pauses, a load of some
+// seconds may give it no opportunity.
 const maxTriesToLie = 10
 
-// TestLiars loads services whose answers differ from what they commit. All liars stand in
-// front of the same instances. By default it leaves out those whose findings TestCheckAnswers
-// and TestRepeat show on a ledger of their own.
+// TestLiars loads services whose answers differ from the data that they commit. All liars stand in
+// front of the same instances. By default it leaves out those whose findings TestCheckAnswers and
+// TestRepeat cover with their own ledgers.
 func TestLiars(t *testing.T) {
 	t.Parallel()
 	const (
@@ -614,7 +614,7 @@ func TestLiars(t *testing.T) {
 		t.Run(test.liar, func(t *testing.T) {
 			if running[test.strategy] == nil {
 				instances := "1"
-				if test.strategy == "async" { // each must know what the other has queued
+				if test.strategy == "async" { // each instance must know the orders that the other has queued
 					instances = "2"
 				}
 				running[test.strategy] = startServices(whole, "--strategies", test.strategy, "--crash=false", "--instances", instances)
@@ -684,10 +684,10 @@ func TestProductName(t *testing.T) {
 	}
 }
 
-// TestRealStores loads strategies that oversell and others that do not: with the guard, which
-// catches what a broken gate admits, and without it. A strategy without a gate has no guard. An
-// instance of lua is killed. More strategies by more instances, and a second pair of stores, are
-// for the thorough mode.
+// TestRealStores loads strategies that oversell and others that do not, with the guard and without
+// it. The guard catches orders that a broken gate admits. A strategy without a gate has no guard.
+// An instance of lua is killed. Thorough runs add more strategies with more instances, and a second
+// pair of stores.
 func TestRealStores(t *testing.T) {
 	t.Parallel()
 	const stock = 60
@@ -776,7 +776,7 @@ func expectCleaned(t *testing.T, s *services, orders int) {
 }
 
 // TestCrash kills an instance that answers before the commit and so loses orders. TestRealStores
-// kills an honest one.
+// kills a correct one.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	const stock = 200
@@ -809,7 +809,7 @@ func TestOpenLoad(t *testing.T) {
 	if r.Rate != 50 || r.Accepted != 50 || r.Dropped != 0 || r.Repeats < 10 || r.Requests != 50+r.Repeats || r.Verdict != results.AsPromised {
 		t.Errorf("%+v", r)
 	}
-	if runtime.GOOS == "linux" && (r.APICPU == nil || r.GatewayCPU != nil) { // by the name of what listens at --target
+	if runtime.GOOS == "linux" && (r.APICPU == nil || r.GatewayCPU != nil) { // identified by the name of the process that listens at --target
 		t.Errorf("CPU of the service %v, of a gateway %v", r.APICPU, r.GatewayCPU)
 	}
 	page, err := os.ReadFile(filepath.Join(folder, "report.html"))
@@ -865,7 +865,7 @@ func TestSlowService(t *testing.T) {
 	}
 }
 
-// TestSearch searches for the rate of a shop whose rate is known.
+// TestSearch searches for the highest rate of a shop whose rate is known.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -891,7 +891,7 @@ func TestSearch(t *testing.T) {
 				return code, out, written(t, folder).Strategies[0]
 			}
 			code, out, r := search()
-			for try := 1; try < 5 && r.Highest != nil && *r.Highest < test.low; try++ { // the machine was too busy for the lowest rate
+			for try := 1; try < 5 && r.Highest != nil && *r.Highest < test.low; try++ { // try again if the machine was too busy for the lowest rate
 				code, out, r = search()
 			}
 			if code != command.ExitOK || r.Highest == nil || *r.Highest < test.low || *r.Highest > test.high || r.Accepted < test.atLeast {
@@ -904,8 +904,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestLocks runs a strategy with locks on lock servers of its own, and another one in a thorough
-// run. TestLocks of cmd/api sells with every backend.
+// TestLocks runs a strategy with locks on separate lock servers, and another one in a thorough run.
+// TestLocks of cmd/api uses every backend.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -941,7 +941,7 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// asLoadTest makes the program of the tests a load test, in its environment.
+// asLoadTest is the environment variable that makes the test program a load test.
 const asLoadTest = "HOLDFAST_TEST_AS_LOADTEST"
 
 // running is a load test in its own process. Its temporary folder identifies all
@@ -996,8 +996,8 @@ func (r *running) folders() []string {
 	return found
 }
 
-// TestKilled checks that a load test that is killed leaves nothing behind. By default
-// TestServersEndWithTheirProcess of testenv does, for other servers.
+// TestKilled checks that a killed load test leaves no process and no file behind. By default it is
+// skipped, because TestServersEndWithTheirProcess of testenv checks the same for other servers.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	if !testenv.Thorough() {
@@ -1016,7 +1016,7 @@ func TestKilled(t *testing.T) {
 // signal.
 func TestGoRunKilled(t *testing.T) {
 	t.Parallel()
-	parent := filepath.Join(t.TempDir(), "go") // the name identifies it; the real go would build the load test once more
+	parent := filepath.Join(t.TempDir(), "go") // the name makes the child look like go; the real go would build the load test once more
 	if err := os.WriteFile(parent, []byte("#!/bin/sh\n\"$@\" &\nwait\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -1024,14 +1024,14 @@ func TestGoRunKilled(t *testing.T) {
 	if err := r.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	_ = r.Wait() // until the load test closes its output
+	_ = r.Wait() // wait until the load test closes its output
 	if !strings.Contains(r.stderr.String(), "loadtest: interrupted") {
 		t.Errorf("the output does not say that the run was interrupted: %s", r.stderr.String())
 	}
 	testenv.Await(t, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
 }
 
-// TestInterrupted expects the table of the results so far.
+// TestInterrupted checks that the table of the results so far is printed.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	r := startLoading(t, nil, "lua: loading", "--strategies", "merged,lua", "--instances", "1", "--clients", "1", "--stock", "1000000", "--limit", "1s", "--crash=false")

@@ -1,6 +1,6 @@
-// Command loadtest puts every strategy under the same load. Afterwards it audits from
-// outside the service which of them sold a unit twice, and prints how fast each was.
-// See go run ./loadtest --help.
+// Command loadtest puts every strategy under the same load. Afterwards it audits, from outside the
+// service, which strategies sold a unit twice, and prints the speed of each. See go run ./loadtest
+// --help.
 package main
 
 import (

@@ -19,9 +19,9 @@ import (
 // the gateway.
 type meter struct {
 	lab                      *lab
-	instances, gateway       []int // process IDs; empty: not on this machine
+	instances, gateway       []int // process IDs; empty if the processes are not on this machine
 	api, redis, sql, gateCPU time.Duration
-	// The CPU time of Redis or of the database may be unknown.
+	// Whether the CPU time of Redis and of the database can be measured.
 	redisKnown, sqlKnown bool
 }
 
@@ -40,8 +40,8 @@ func (l *lab) startMeter(ctx context.Context, instances []int) *meter {
 // gateways are the names of processes that pass requests on to the service.
 var gateways = []string{"nginx", "openresty", "haproxy", "envoy", "caddy", "traefik"}
 
-// addTarget adds the processes that listen at a target on this machine: the service, or a
-// gateway. It leaves out others, such as a forwarded port of a container.
+// addTarget adds the processes that listen at a target on this machine: the service, or a gateway.
+// It leaves out other listeners, such as a forwarded port of a container.
 func (m *meter) addTarget(target string) {
 	for _, pid := range listeningAt(target) {
 		switch name := machine.Name(pid); {
@@ -61,7 +61,7 @@ func (m *meter) stop(ctx context.Context) {
 	m.redis, m.redisKnown = redis-m.redis, m.redisKnown && known
 }
 
-// addTo adds the cost of each accepted order to the result, as far as it is known.
+// addTo adds the cost of each accepted order to the result, if it is known.
 func (m *meter) addTo(r *results.Result) {
 	if r.Accepted == 0 {
 		return
@@ -88,8 +88,8 @@ func (m *meter) addTo(r *results.Result) {
 // its port, and their descendants. There are none if it runs on another machine.
 func (l *lab) databaseProcesses() []int { return listeningAt(l.DB) }
 
-// listeningAt returns the processes that listen at a URL, and their descendants. There
-// are none if it names another machine, or no port.
+// listeningAt returns the processes that listen at a URL, and their descendants. It returns none if
+// the URL names another machine, or no port.
 func listeningAt(address string) []int {
 	u, err := url.Parse(address)
 	if err != nil || u.Port() == "" {
@@ -105,8 +105,8 @@ func listeningAt(address string) []int {
 	return machine.Listening(port)
 }
 
-// redisCPU returns the CPU time that Redis reports. It is not known for a cluster, nor
-// for the embedded Redis.
+// redisCPU returns the CPU time that Redis reports. It is unknown for a cluster and for the
+// embedded Redis.
 func (l *lab) redisCPU(ctx context.Context) (used time.Duration, known bool) {
 	client, single := l.redis.(*redis.Client)
 	if !single || l.embedded != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestAddTarget finds a gateway at --target. TestOpenLoad finds the service.
+// TestAddTarget checks that a gateway at --target is found. TestOpenLoad covers the service.
 func TestAddTarget(t *testing.T) {
 	t.Parallel()
 	if machine.CPUTime([]int{1}) == 0 {

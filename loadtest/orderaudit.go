@@ -26,8 +26,8 @@ const (
 	maxReaders = 16
 )
 
-// sample looks up an order right after its 201: it must be committed. It does nothing
-// while maxSamples others are under way.
+// sample looks up an order right after its 201, when the order must be committed. It does nothing
+// if maxSamples other samples are under way.
 func (l *lab) sample(ctx context.Context, rec *record, a answer) {
 	if l.sql == nil || a.outcome != accepted {
 		return
@@ -56,8 +56,8 @@ func (l *lab) sample(ctx context.Context, rec *record, a answer) {
 // String names the order in findings.
 func (o order) String() string { return fmt.Sprintf("%q for buyer %q", o.ID, o.Buyer) }
 
-// differs says how got differs from o, or that there is no such order. The status
-// counts only if o has one; a request has none.
+// differs describes how got differs from o, or that got does not exist. The status counts only if o
+// has one; a request has none.
 func (o order) differs(got order, found bool) results.Kind {
 	switch {
 	case !found:
@@ -80,7 +80,7 @@ func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku strin
 	if l.sql == nil {
 		return nil
 	}
-	ids := slices.Sorted(maps.Keys(promised)) // two audits then name the same order first
+	ids := slices.Sorted(maps.Keys(promised)) // sorted, so that repeated audits name the same order first
 	for chunk := range slices.Chunk(ids, maxIDs) {
 		stored, err := l.orders(ctx, chunk)
 		if err != nil {
@@ -96,9 +96,8 @@ func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku strin
 	return l.checkLedger(ctx, rec, promised, sku)
 }
 
-// promisedOrders returns the orders of all 201s by ID: the lines and buyer of the request,
-// with the status of the answer. An order that was answered 202 has the status that
-// lab.follow found.
+// promisedOrders returns the orders of all 201s by ID: the lines and buyer of the request, and the
+// status of the answer. An order that was answered 202 has the status that lab.follow found.
 func promisedOrders(rec *record) map[string]order {
 	promised := make(map[string]order)
 	for _, a := range rec.answers {
@@ -122,9 +121,9 @@ func promisedOrders(rec *record) map[string]order {
 	return promised
 }
 
-// checkLedger looks for orders of the SKU that no answer named. Only a request with an
-// unknown outcome may have one. Each buyer has one request, which may have been repeated
-// under its key.
+// checkLedger looks for orders of the SKU that no answer named. Only a request with an unknown
+// outcome may have such an order. Each buyer has one request, which may have been repeated under
+// its key.
 func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]order, sku string) error {
 	answers := make(map[string]answer, len(rec.answers))
 	for _, a := range rec.answers {
@@ -134,7 +133,7 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 	if err != nil {
 		return fmt.Errorf("listing the orders of %s: %w", sku, err)
 	}
-	served := make(map[string]bool) // buyers whose only request has its order
+	served := make(map[string]bool) // buyers whose only request already has its order
 	for _, o := range stored {
 		if p, known := promised[o.ID]; known {
 			served[p.Buyer] = true

@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// errUnexpected means that a flaw did no damage, or that a fixed version did some.
+// errUnexpected means that a flawed version did no damage, or that a fixed version did some.
 var errUnexpected = errors.New("an experiment did not turn out as expected")
 
 // pitfallSettings are the command line of pitfalls. The tags define the flags.
@@ -69,7 +69,7 @@ func (s *pitfallSettings) check(*kong.Context) error {
 	}
 	if s.ZooKeeper != "" {
 		if _, _, err := net.SplitHostPort(s.ZooKeeper); err != nil {
-			return fmt.Errorf("--zookeeper: not host:port, without a user") // the value may have a password
+			return fmt.Errorf("--zookeeper: not host:port, without a user") // the value is not shown, because it may have a password
 		}
 	}
 	if s.Out != "" {
@@ -91,7 +91,7 @@ func runPitfalls(ctx context.Context, args []string, stdout io.Writer) error {
 		}
 		return nil
 	}
-	store.LogRedis(slog.New(slog.DiscardHandler)) // experiments kill servers
+	store.LogRedis(slog.New(slog.DiscardHandler)) // the log would be full of errors, because experiments kill servers
 	return testenv.Run(func(testenv.T) error { return s.run(ctx, args, stdout) })
 }
 

@@ -99,7 +99,8 @@ func TestPitfallsOut(t *testing.T) {
 	}
 }
 
-// TestPitfallsNotRun runs an experiment without its server. It does not count as passed.
+// TestPitfallsNotRun runs an experiment without its server. The experiment must not count as
+// passed.
 func TestPitfallsNotRun(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	code, stdout, _ := pitfallsHere(t, "no-lock", "process-mutex", "two-databases")

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// followLimit bounds the wait for the end of queued orders, of all together. The
-	// orders of a killed instance wait 5 s for another instance.
+	// followLimit bounds the wait for the end of all queued orders together. The orders of a killed
+	// instance wait 5 s for another instance.
 	followLimit = 30 * time.Second
-	// followPause is the pause between two looks at an order.
+	// followPause is the pause between two reads of an order.
 	followPause = 20 * time.Millisecond
 )
 
@@ -79,7 +79,7 @@ func (l *lab) sampleQueued(ctx context.Context, rec *record, url string, a answe
 	case http.StatusNotFound:
 		rec.find(results.Unseen, a.order.String())
 	case http.StatusOK:
-	default: // for example because the instance was killed
+	default: // no answer, for example because the instance was killed
 		return
 	}
 	rec.mu.Lock()

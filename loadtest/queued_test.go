@@ -24,8 +24,8 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name    string
-		says    []string // status that GET answers, one try after the other; empty: 404
-		stored  string   // status in the ledger; empty: it is not stored
+		says    []string // statuses that GET answers, one for each try; empty: 404
+		stored  string   // status in the ledger; empty: the order is not stored
 		outcome string
 		want    []results.Kind
 	}{
@@ -70,8 +70,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowGivesUp checks that an order which stays queued is a finding, and that its
-// outcome is unknown.
+// TestFollowGivesUp checks that an order which stays queued is a finding, and that its outcome is
+// unknown.
 func TestFollowGivesUp(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -94,7 +94,7 @@ func TestFollowGivesUp(t *testing.T) {
 	}
 }
 
-// TestSampleQueued looks for an order right after its 202.
+// TestSampleQueued looks up an order right after its 202.
 func TestSampleQueued(t *testing.T) {
 	t.Parallel()
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

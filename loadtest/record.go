@@ -15,7 +15,7 @@ const (
 	accepted = load.Accepted
 	refused  = load.Refused
 	failed   = load.Failed
-	queued   = load.Queued // follow finds out what became of it
+	queued   = load.Queued // follow determines the end of the order
 	// turnedDown is an order that was queued and could not be committed.
 	turnedDown = "turned down"
 )
@@ -36,13 +36,13 @@ const (
 
 // answer is the record of one request.
 type answer struct {
-	at      time.Duration // when it came, since the start of the load
+	at      time.Duration // time of arrival, since the start of the load
 	took    time.Duration
 	outcome string
 	status  int    // HTTP status; 0: no answer
 	problem string // last part of the problem type; without an answer, the cause
 	asked   order  // the order in the request
-	queued  bool   // answered 202
+	queued  bool   // the order was answered 202
 	order   order  // the order in a 201 or 202; follow updates its status
 }
 
@@ -52,8 +52,8 @@ type order struct {
 	Buyer     string    `json:"buyer_id"`
 	Status    string    `json:"status"`
 	Lines     []line    `json:"lines"`
-	CreatedAt time.Time `json:"created_at"` // the ledger's copies leave the times out
-	ExpiresAt time.Time `json:"expires_at"` // zero: never
+	CreatedAt time.Time `json:"created_at"` // copies from the ledger have no times
+	ExpiresAt time.Time `json:"expires_at"` // zero if the order does not expire
 }
 
 type line = client.Line
@@ -84,7 +84,7 @@ func orderIn(a load.Answer) (o order) {
 func (a *answer) read(got load.Answer) {
 	a.outcome, a.status, a.problem, a.took, a.queued = got.Outcome(), got.Status, got.Problem, got.Took, got.Outcome() == queued
 	if a.outcome == accepted || a.outcome == queued {
-		a.order = orderIn(got) // the audit finds an order without an ID
+		a.order = orderIn(got) // the audit reports an order without an ID
 	}
 }
 
@@ -110,20 +110,20 @@ type record struct {
 	refused  atomic.Int64
 	failed   atomic.Int64
 	queued   atomic.Int64 // answered 202
-	// turnedDown counts those of them that were refused. Those that were committed are
+	// turnedDown counts the queued orders that were refused later. Committed ones count as
 	// accepted.
 	turnedDown atomic.Int64
-	requests   atomic.Int64 // all that were sent, also repeats, and calls on orders
-	// uncertain counts the answers to them that leave the outcome unknown.
+	requests   atomic.Int64 // all requests that were sent: orders, repeats, and calls on orders
+	// uncertain counts the answers that leave the outcome unknown.
 	uncertain     atomic.Int64
-	repeats       atomic.Int64 // of requests with a key
+	repeats       atomic.Int64 // repeated requests with a key
 	repeatsFailed atomic.Int64
 
 	mu        sync.Mutex
 	answers   []answer
 	failures  map[string]int64 // by status and problem type
 	sampled   int64            // orders looked up right after their 201 or 202
-	sampleErr error            // first error of these look-ups
+	sampleErr error            // first error of a sampled look-up
 	findings  map[results.Kind]*results.Finding
 }
 
@@ -152,7 +152,7 @@ func (r *record) add(a answer) (full bool) {
 	return len(r.answers) >= maxAnswers
 }
 
-// heard counts a request by its answer.
+// heard counts a request and its answer.
 func (r *record) heard(a load.Answer) {
 	r.requests.Add(1)
 	if a.Outcome() == failed && a.Unknown() {

@@ -19,8 +19,8 @@ import (
 // plan is how one order is sent.
 type plan struct {
 	key    string // Idempotency-Key; empty: none
-	repeat repeat // when the request is sent a second time
-	other  bool   // the second time through another instance, if there is one
+	repeat repeat // when the request is repeated
+	other  bool   // the repeat goes to another instance, if there is one
 }
 
 // repeat is when a request with a key is sent a second time.
@@ -29,7 +29,7 @@ type repeat int
 const (
 	never    repeat = iota
 	together        // at the same time as the first time
-	atOnce          // as soon as it was answered
+	atOnce          // as soon as the first request was answered
 	later           // after laterBy more orders of the client, or after the load
 )
 
@@ -63,7 +63,7 @@ func planOf(name, sku string) plan {
 	return p
 }
 
-// again returns the number of the instance for the repeat of the n-th request.
+// again returns the number of the instance that gets the repeat of the n-th request.
 func (p plan) again(n int) int {
 	if p.other {
 		return n + 1
@@ -74,10 +74,10 @@ func (p plan) again(n int) int {
 // sent is a request with its answer.
 type sent struct {
 	answer
-	n        int // that selected the instance
+	n        int // number that selected the instance
 	plan     plan
 	text     []byte // body of the answer
-	replayed bool   // the answer says that it repeats the first one
+	replayed bool   // the answer is marked as a repetition of the first one
 }
 
 // promised reports whether the answer names an order: it is a 201 or a 202.
@@ -122,12 +122,12 @@ func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked ord
 	return first
 }
 
-// pair compares the answers to two requests with one key that were sent at the same time,
-// and returns the one that counts: the one that is not marked as a repetition.
+// pair compares the answers to two simultaneous requests with one key. It returns the one that is
+// not marked as a repetition.
 func (r *record) pair(first, twin sent) sent {
 	switch {
 	case first.promised() && !(twin.promised() && first.replayed):
-	case twin.promised(), twin.outcome == failed && twin.unknown(), first.problem == problemInProgress: // the twin decides
+	case twin.promised(), twin.outcome == failed && twin.unknown(), first.problem == problemInProgress: // the answer to the twin counts
 		first, twin = twin, first
 	}
 	if !first.promised() {
@@ -144,8 +144,8 @@ func (r *record) pair(first, twin sent) sent {
 	return first
 }
 
-// repeat sends a request again whose answer named an order, and compares the answers.
-// Whatever became of the order and the stock since, they must be the same.
+// repeat sends a request again whose answer named an order, and compares the answers. They must be
+// the same, whatever happened to the order and the stock since.
 func (l *lab) repeat(ctx context.Context, rec *record, f *fleet, first sent) {
 	if !first.promised() {
 		return
@@ -158,7 +158,7 @@ func (l *lab) repeat(ctx context.Context, rec *record, f *fleet, first sent) {
 		rec.fail("repeat: " + second.failure())
 		rec.repeatsFailed.Add(1)
 	case first.queued && !second.repeats(first) && l.wasTurnedDown(ctx, f.url(n), first.order.ID):
-		second.at = time.Since(rec.start) // the key was free again: this is another order
+		second.at = time.Since(rec.start) // the key was free again, so this is another order
 		if second.promised() {
 			rec.add(second.answer)
 		}
@@ -195,12 +195,12 @@ type buyer struct {
 	*lab
 	fleet    *fleet
 	rec      *record
-	measured bool   // all repeats wait until the load has been measured
-	due      []sent // to be repeated
+	measured bool   // repeats wait until the load has been measured
+	due      []sent // requests to repeat
 }
 
-// order sends an order by its plan, and repeats an earlier one if it is due. name tells
-// the orders apart. Orders that are due at the end are for repeatAll.
+// order sends an order by its plan, and repeats an earlier one if it is due. name tells the orders
+// apart. Orders that are due at the end are left to repeatAll.
 func (c *buyer) order(ctx context.Context, n int, asked order, name string) answer {
 	p := planOf(name, asked.Lines[0].SKU)
 	if c.measured && p.repeat != never {

@@ -56,8 +56,8 @@ type reply struct {
 	replayed bool
 }
 
-// replying returns a lab and a service that gives these answers, one request after the
-// other, to POST /orders. GET answers the last of them that named an order.
+// replying returns a lab and a service that gives these answers to POST /orders, one after the
+// other. GET returns the last of them that named an order.
 func replying(t *testing.T, replies ...reply) (*lab, *fleet) {
 	t.Helper()
 	var n atomic.Int64
@@ -113,7 +113,7 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
-// expectRepeat checks what the record says of one repeat.
+// expectRepeat checks the record of one repeat.
 func expectRepeat(t *testing.T, rec *record, wrong bool, failed int64) {
 	t.Helper()
 	found := rec.found()
@@ -125,8 +125,8 @@ func expectRepeat(t *testing.T, rec *record, wrong bool, failed int64) {
 	}
 }
 
-// TestTogether sends two requests with one key at the same time, to two instances, and
-// then again with their answers exchanged.
+// TestTogether sends two requests with one key at the same time, to two instances, and then again
+// with their answers exchanged.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	const progressText = `{"type":"/problems/in-progress"}`
@@ -156,7 +156,7 @@ func TestTogether(t *testing.T) {
 				if s.outcome != test.outcome {
 					t.Errorf("the answer that counts is %s, want %s", s.outcome, test.outcome)
 				}
-				if test.outcome != refused { // else there is no order to repeat
+				if test.outcome != refused { // otherwise there is no order to repeat
 					expectRepeat(t, rec, test.wrong, test.failed)
 				}
 			}
@@ -164,7 +164,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestTurnedDownKey repeats a queued order that was refused meanwhile: its key is free.
+// TestTurnedDownKey repeats a queued order that was refused meanwhile, so that its key is free.
 func TestTurnedDownKey(t *testing.T) {
 	t.Parallel()
 	l, f := replying(t, reply{202, `{"id":"o-1","status":"refused"}`, false}, reply{202, otherText, false})
@@ -301,7 +301,7 @@ func TestCheckWindows(t *testing.T) {
 	}
 }
 
-// TestReadBackExpiry reads an order back that expires later than its 201 said.
+// TestReadBackExpiry reads back an order that expires later than its 201 said.
 func TestReadBackExpiry(t *testing.T) {
 	t.Parallel()
 	o := numbered(1)
@@ -322,7 +322,7 @@ func TestReadBackExpiry(t *testing.T) {
 	}
 }
 
-// TestBrokenBy names the first fault of each strategy that broke a promise.
+// TestBrokenBy checks the first fault of each strategy that broke a promise.
 func TestBrokenBy(t *testing.T) {
 	t.Parallel()
 	run := &results.Run{Strategies: []results.Result{

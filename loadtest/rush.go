@@ -24,7 +24,7 @@ func buyers(seed, stream uint64) func() string {
 
 // crowd is the clients of a rush. Each has one order under way.
 type crowd struct {
-	stop context.CancelFunc // no client sends another order
+	stop context.CancelFunc // stops the clients, so that no client sends another order
 	done <-chan struct{}    // closed when all clients have finished
 	// limited ends at --limit, or when the clients are stopped.
 	limited context.Context
@@ -56,7 +56,7 @@ func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record,
 	return c
 }
 
-// await waits until the condition holds or all clients have finished.
+// await waits until the condition is true or all clients have finished.
 func (c *crowd) await(condition func() bool) {
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
@@ -72,7 +72,7 @@ func (c *crowd) await(condition func() bool) {
 // expired reports whether --limit has passed.
 func (c *crowd) expired() bool { return errors.Is(c.limited.Err(), context.DeadlineExceeded) }
 
-// due returns the orders that are left to be repeated. All clients must have finished.
+// due returns the orders that remain to be repeated. All clients must have finished.
 func (c *crowd) due() (all []sent) {
 	for _, b := range c.clients {
 		all = append(all, b.due...)
@@ -136,13 +136,13 @@ func (l *lab) sellOut(ctx context.Context, spec assembly.Spec, f *fleet, part st
 	} else {
 		result.Describe(", repeating orders under their keys", "，并用同一幂等键重复下单")
 	}
-	ctx = context.WithoutCancel(ctx) // an interrupted load is audited too
+	ctx = context.WithoutCancel(ctx) // audit an interrupted load too
 	if err := l.audit(ctx, result, rec, f, sku, settledAfterLoad(spec)); err != nil {
 		return result, false, err
 	}
 	watch.addTo(ctx, result)
 	if !measured {
-		result.Undersold = 0 // a repeat may hold a unit for a moment, and the last clients are refused for it
+		result.Undersold = 0 // a repeat may hold a unit for a moment, and the last clients may be refused because of it
 	}
 	return result, judge(result, l.terms(spec, end)), nil
 }

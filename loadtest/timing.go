@@ -42,8 +42,8 @@ func quantile(times []time.Duration, quantile float64) *float64 {
 	return &millis
 }
 
-// curve are the quantiles of the latency curve. They are the denser the closer they are
-// to 1: charts of latency have a scale that does not end.
+// curve has the quantiles of the latency curve. They are denser towards 1, because latency charts
+// have a logarithmic scale.
 var curve = []float64{
 	0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.975, 0.98, 0.985, 0.99,
 	0.9925, 0.995, 0.9975, 0.998, 0.9985, 0.999, 0.9995, 0.99975, 0.9999, 0.99995, 0.99999, 1,

@@ -1,7 +1,6 @@
-// Package migrations contains the ledger's schema as numbered pairs of SQL files:
-// one set of files for each dialect. A number is the same migration in every dialect. SQLite
-// has no migration 7, because it has no locks, and without statements the tables of versions 6
-// and 7 would be the same.
+// Package migrations contains the ledger's schema as numbered pairs of SQL files: one set of files
+// for each dialect. A number is the same migration in every dialect. SQLite has no migration 7,
+// because it has no locks, and its schema would not change.
 package migrations
 
 import (

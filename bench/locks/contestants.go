@@ -31,10 +31,10 @@ const ours = "holdfast"
 // contestant is one implementation of a lock.
 type contestant struct {
 	backend, name string
-	module        string // Go module whose version the report shows; empty: this one
+	module        string // Go module whose version the report shows; empty: this module
 	settings      string
-	withinProcess bool     // it does not exclude other processes
-	sends         []string // the Redis commands that it sends itself, not from within scripts
+	withinProcess bool     // the lock does not exclude other processes
+	sends         []string // Redis commands that the contestant sends itself, not from within scripts
 
 	// open opens the contestant in one process, for a lock of this name.
 	open func(ctx context.Context, addrs []string, name string, goroutines int) (opened, error)

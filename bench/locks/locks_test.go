@@ -21,7 +21,7 @@ func TestEvaluate(t *testing.T) {
 	s := evaluate([]record{
 		// Not sorted by time: each process reports all its grants at once.
 		{other, 0, 2*second + 40, 2*second + 50},
-		{a, 0, second - 20, second - 10}, // before the window: the holder before the first counted grant
+		{a, 0, second - 20, second - 10}, // a grant before the window, because the first counted grant is a hand-off from its holder
 		{a, second, second + 20, second + 30},
 		{b, 0, second, second + 10},
 		{a, second + 30, second + 40, 2 * second},
@@ -49,14 +49,14 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// TestLongestWait also counts requests without a grant.
+// TestLongestWait checks the longest wait, including requests without a grant.
 func TestLongestWait(t *testing.T) {
 	w := window{100, 200}
 	for _, test := range []struct {
 		r    record
 		want time.Duration
 	}{
-		{record{a, 10, 90, 95}, 0},     // before the window
+		{record{a, 10, 90, 95}, 0},     // ends before the window
 		{record{a, 10, 110, 120}, 100}, // granted within the window
 		{record{a, 150, 0, 0}, 50},     // never granted
 		{record{a, 150, 260, 270}, 50}, // granted after the window
@@ -179,7 +179,7 @@ func TestParse(t *testing.T) {
 	for _, c := range s.cells() {
 		keys = append(keys, c.key())
 	}
-	// In the order of the flags; local is not measured between processes.
+	// The order is that of the flags. local is not measured between processes.
 	if len(keys) != 11 || keys[0] != "local alone "+ours || keys[1] != "redis 4x8 "+ours || keys[10] != "redis alone bsm/redislock" {
 		t.Errorf("%q", keys)
 	}
@@ -201,7 +201,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestRatio compares the samples of each round, and not the medians.
+// TestRatio checks that ratio compares the samples of each round, and not the medians.
 func TestRatio(t *testing.T) {
 	mine, theirs := []sample{{handOffs: 1}, {handOffs: 20}, {handOffs: 3}}, []sample{{handOffs: 1}, {handOffs: 10}, {handOffs: 2}}
 	if got := ratio(mine, theirs, arrangements[1]); got != 1.5 {

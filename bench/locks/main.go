@@ -100,8 +100,8 @@ func (s settings) cells() (cells []cell) {
 	return cells
 }
 
-// turns yields the cells of one table after the other, those of each in turns, with the
-// number of the round from 0.
+// turns yields the cells table by table. The contestants of a table alternate: turns yields all of
+// them for one round, then for the next. Rounds count from 0.
 func (s settings) turns() iter.Seq2[int, cell] {
 	return func(yield func(int, cell) bool) {
 		for _, backend := range s.Backends {
@@ -170,9 +170,9 @@ func zooKeeperVersion() string {
 	return strings.TrimSuffix(strings.Replace(filepath.Base(found[0]), "zookeeper-", "ZooKeeper ", 1), ".jar")
 }
 
-// warmUp runs every contestant for a second that is not measured, in the arrangement
-// with the most processes. Servers are slower at first, ZooKeeper most of all, which
-// Java compiles while it runs.
+// warmUp runs every contestant for a second that is not measured, in the arrangement with the most
+// processes. Servers are slower at first. ZooKeeper is slowest, because its JVM compiles code while
+// it runs.
 func warmUp(ctx context.Context, s settings, servers map[string]servers, progress io.Writer) error {
 	widest := make(map[string]cell)
 	for _, c := range s.cells() {
@@ -192,9 +192,8 @@ func warmUp(ctx context.Context, s settings, servers map[string]servers, progres
 	return nil
 }
 
-// measureCells runs every cell once in each round. The contestants of one table run in
-// turns, so that all of a round meet the machine within seconds. It returns the samples by
-// cell.
+// measureCells runs every cell once in each round. The contestants of one table run in turns, so
+// the samples of a round are taken within seconds of each other. It returns the samples by cell.
 func measureCells(ctx context.Context, s settings, servers map[string]servers, progress io.Writer) (map[string][]sample, error) {
 	if err := warmUp(ctx, s, servers, progress); err != nil {
 		return nil, err
@@ -206,7 +205,7 @@ func measureCells(ctx context.Context, s settings, servers map[string]servers, p
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if err != nil { // the samples of the others are still of use
+		if err != nil { // the other samples are still usable
 			got = sample{fault: err.Error()}
 		}
 		fmt.Fprintf(progress, "round %d/%d %-40s %s\n", round+1, s.Rounds, c.key(), got)

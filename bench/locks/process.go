@@ -39,7 +39,7 @@ const (
 	closeTimeout = 10 * time.Second
 )
 
-// job tells a child process what to open.
+// job is the instruction to a child process.
 type job struct {
 	Backend, Name string
 	Addrs         []string
@@ -57,9 +57,9 @@ type answer struct {
 	Error   string `json:",omitempty"`
 	Records int    // number of records that follow
 	Failed  int    // attempts to lock that failed
-	Failure string `json:",omitempty"` // the first of their errors
+	Failure string `json:",omitempty"` // first error of those attempts
 	Broken  int    // unlocks that failed
-	Broke   string `json:",omitempty"` // the first of their errors
+	Broke   string `json:",omitempty"` // first error of those unlocks
 }
 
 // monotonic returns CLOCK_MONOTONIC in nanoseconds. It is the same for all processes of
@@ -277,7 +277,7 @@ func startProcess(ctx context.Context, j job) (process, error) {
 	}
 	child, err := testenv.StartSelf(childEnv + "=" + string(encoded))
 	if err == nil {
-		context.AfterFunc(ctx, func() { _ = child.Kill() }) // nothing to do for one that has ended
+		context.AfterFunc(ctx, func() { _ = child.Kill() }) // Kill fails only if the child has ended
 	}
 	return process{child}, err
 }
@@ -334,8 +334,8 @@ func (g *group) start(ctx context.Context, count int, j job) error {
 	return nil
 }
 
-// contend has the processes contend according to the schedule, and returns when it has
-// ended. The parent reads nothing meanwhile, since that would cost the contestants time.
+// contend makes the processes contend according to the schedule, and returns when the schedule has
+// ended. The parent reads nothing meanwhile, because reading would cost the contestants CPU time.
 func (g group) contend(ctx context.Context, when schedule) error {
 	line, err := json.Marshal(when)
 	if err != nil {

@@ -32,9 +32,9 @@ type sample struct {
 	longest                   time.Duration
 	p50, p99                  time.Duration // from the call of Unlock to the next grant
 	requests, commands        float64       // to the servers per grant; NaN: unknown
-	ratio                     float64       // of a median: what ours has of this contestant's rate, within a round
+	ratio                     float64       // in a median: our rate divided by this contestant's, within a round
 	failed                    int           // attempts that failed and were repeated
-	failure                   string        // the first of their errors
+	failure                   string        // first error of those attempts
 	fault                     string        // the run failed, or two contenders held the lock at once; there are no figures
 }
 
@@ -108,7 +108,7 @@ func spread(grants map[holder]int, contenders int) (fewest, most float64) {
 // their leases.
 func overlap(grants []record, until int64) string {
 	n, first := 0, ""
-	held := record{unlocking: math.MinInt64} // of the grants so far, the one that unlocks last
+	held := record{unlocking: math.MinInt64} // the grant so far that was unlocked last
 	for _, g := range grants {
 		if g.granted >= until {
 			break

@@ -65,7 +65,7 @@ func (s servers) addrs() (addrs []string) {
 	return addrs
 }
 
-// counters are the totals of a backend's servers so far. One that is NaN is unknown.
+// counters are the totals of a backend's servers so far. NaN means that a counter is unknown.
 type counters struct {
 	requests float64 // received; of databases, statements
 	commands float64 // executed by Redis, including those within scripts
@@ -82,11 +82,11 @@ func (s servers) count(ctx context.Context, sends []string) (counters, error) {
 		return counters{known(measure.ParseCounters(text), "zk_packets_received"), math.NaN()}, err
 	case "etcd":
 		metrics, err := measure.Counters(ctx, "http://"+s.list[0].Addr()+"/metrics")
-		// Messages instead of calls: watches and leases are streams of many messages.
+		// Count messages, not calls: watches and leases are streams of many messages.
 		return counters{known(metrics, "grpc_server_msg_received_total"), math.NaN()}, err
 	case "mysql":
 		return s.countSQL(ctx, "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'Questions'")
-	case "postgres": // its other counters of statements are not up to date: sessions report theirs late
+	case "postgres": // PostgreSQL's other statement counters lag, because sessions report theirs late
 		return s.countSQL(ctx, "SELECT SUM(calls) FROM pg_stat_statements")
 	default:
 		return counters{math.NaN(), math.NaN()}, nil
@@ -127,7 +127,7 @@ func (s servers) countRedis(ctx context.Context, sends []string) (total counters
 	return total, nil
 }
 
-// overhead are the commands that open a connection or read the counters.
+// overhead lists the commands that open a connection or read the counters.
 var overhead = []string{"info", "hello", "client", "ping", "command", "auth", "select"}
 
 // addCommands adds up the section commandstats of INFO. Its keys are like cmdstat_get,

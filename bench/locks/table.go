@@ -68,8 +68,8 @@ func write(w io.Writer, s settings, samples map[string][]sample) error {
 	return err
 }
 
-// ratio returns the median over the rounds of what the first contestant has of the second's
-// hand-offs, or of its grants if nobody contends. Each ratio is within one round.
+// ratio returns the median of the rounds' ratios: hand-offs of the first contestant divided by
+// those of the second. If nobody contends, it divides grants.
 func ratio(mine, theirs []sample, a arrangement) float64 {
 	figure := handOffs
 	if a.contenders() == 1 {

@@ -1,5 +1,5 @@
-// Package rounds has the flags that every benchmark has: rounds, their length, the file of
-// the report. It also begins the report.
+// Package rounds defines the flags that all benchmarks share: the rounds, their length and the
+// report file. It also begins the report.
 package rounds
 
 import (
@@ -28,8 +28,8 @@ func (f *Flags) Check() error {
 	return cmp.Or(command.Between("rounds", int64(f.Rounds), 1, math.MaxInt32), command.Between("seconds", int64(f.Seconds), 1, math.MaxInt32))
 }
 
-// Report opens the report and writes its heading: the command, the commit, the date,
-// the machine and the versions of the programs that it uses. The caller closes it.
+// Report opens the report and writes its heading: the command, the commit, the date, the machine
+// and the given versions of programs. The caller closes it.
 func (f *Flags) Report(stdout io.Writer, pkg string, args []string, versions ...string) (report io.Writer, closeFile func() error, err error) {
 	report, closeFile = stdout, func() error { return nil }
 	if f.Out != "" {

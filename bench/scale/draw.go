@@ -15,10 +15,10 @@ const (
 	lowest, highest          = 3, 6 // powers of ten of the orders a second
 )
 
-// across returns the place of the n-th commit time.
+// across returns the horizontal position of the n-th commit time.
 func across(n int) float64 { return left + width*float64(n)/float64(len(commits)-1) }
 
-// down returns the place of a rate.
+// down returns the vertical position of a rate.
 func down(perSecond float64) float64 {
 	return top + height*(highest-math.Log10(perSecond))/(highest-lowest)
 }

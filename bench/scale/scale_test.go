@@ -16,13 +16,13 @@ import (
 // near reports whether a rate is within a share of another.
 func near(got, want, share float64) bool { return math.Abs(got/want-1) <= share }
 
-// TestPredicted checks that the simulation predicts what it was not calibrated with, where it
-// is meant to: one instance on loopback, a way that waits for the network, and slow commits.
+// TestPredicted checks the predictions of the simulation for points that it was not calibrated
+// with: one instance on loopback, a way that waits for the network, and slow commits.
 func TestPredicted(t *testing.T) {
 	t.Parallel()
 	for _, m := range points {
 		if m.network > 0 && (m.way.name != conditional.name || m.instances == 4) {
-			continue // docs/scale.md shows these errors
+			continue // not checked, because docs/scale.md shows these errors
 		}
 		share := 0.06
 		if m.way.rows > 1 {
@@ -34,7 +34,7 @@ func TestPredicted(t *testing.T) {
 	}
 }
 
-// TestLimits checks the simulation against what can be computed.
+// TestLimits checks the simulation against computed limits.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	held := merged.each + 128*merged.database + 10*ms
@@ -50,12 +50,12 @@ func TestLimits(t *testing.T) {
 		t.Errorf("one client: %.0f in groups of %.1f, want %.0f", alone.perSecond, alone.group, want)
 	}
 	idle := simulate(merged, place{clients: 4, instances: 4, cores: 64, network: 10 * ms}, time.Second, 1).perSecond
-	if idle > 400 { // one round trip each
+	if idle > 400 { // one round trip for each order
 		t.Errorf("over 10 ms, four clients order %.0f a second", idle)
 	}
 }
 
-// TestSeed checks that a seed gives the same figures again, and another seed others.
+// TestSeed checks that the same seed gives the same figures, and another seed gives others.
 func TestSeed(t *testing.T) {
 	t.Parallel()
 	get := func(seed uint64) outcome { return simulate(lua, here(8, 2, ms), 200*ms, seed) }

@@ -9,14 +9,14 @@ import (
 // way is how a strategy cuts one hot SKU, as far as waiting is concerned.
 type way struct {
 	name string
-	// group is the most orders of one transaction, and parallel the number of transactions
-	// that an instance has under way.
+	// group is the maximum number of orders in a transaction, and parallel the number of
+	// transactions that an instance runs at once.
 	group, parallel int
-	// trips is how many round trips to the database a transaction makes, and locked how many
-	// of them while its row is locked. A group that is one text has one trip, and none while
-	// the row is locked.
+	// trips is the number of round trips of a transaction to the database. locked is how many of
+	// them it makes while its row is locked. A group sent as one text makes one trip, and none
+	// while the row is locked.
 	trips, locked int
-	rows          int // rows that the SKU has in the ledger; 0: none is waited for, as with a row for each unit
+	rows          int // rows of the SKU in the ledger; 0: no transaction waits for a row, as with a row for each unit
 
 	service  time.Duration // CPU of the service for an order
 	redis    time.Duration // CPU of Redis for an order
@@ -26,9 +26,9 @@ type way struct {
 
 // place is the machines and the load that a way is simulated with.
 type place struct {
-	clients   int           // each has one order under way
-	instances int           // of the service
-	cores     int           // that everything shares, the load generator too
+	clients   int           // each client has one order under way
+	instances int           // instances of the service
+	cores     int           // cores that everything shares, including the load generator
 	generator time.Duration // CPU of the load generator for an order
 	network   time.Duration // round trip between service and database
 	commit    time.Duration // from COMMIT until it is durable; the row stays locked
@@ -80,7 +80,8 @@ type instance struct {
 	underWay int // transactions
 }
 
-// client sends an order: load generator, service, gate; then a transaction; then again.
+// client sends orders in an endless loop. Each order passes the load generator, the service, the
+// gate and a transaction.
 func (s *world) client(i int) {
 	s.use(s.generator+s.service+s.redis, func() {
 		s.instances[i].waiting++

@@ -24,7 +24,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// asAPI makes the program of the tests cmd/api, in its environment.
+// asAPI is the variable that makes the test program run as cmd/api.
 const asAPI = "HOLDFAST_TEST_AS_API"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	if err := os.Setenv(asAPI, "1"); err != nil { // for the processes that the tests start
+	if err := os.Setenv(asAPI, "1"); err != nil { // set for the processes that the tests start
 		panic(err)
 	}
 	debug.SetGCPercent(gcPercent) // as main does
@@ -41,14 +41,13 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// client calls the API over HTTP. The tests of the running service have no other
-// access to it.
+// client calls the API over HTTP. The tests use the running service only through it.
 var client = &http.Client{
 	Timeout: 20 * time.Second,
 	Transport: &http.Transport{
 		MaxIdleConnsPerHost: 100,
 		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, // TestTLS verifies
-		DisableCompression:  true,                                  // metrics are long
+		DisableCompression:  true,                                  // metrics are long, and compressing them takes time
 	},
 }
 
@@ -73,9 +72,9 @@ func call(ctx context.Context, method, url, body string, headers ...string) (sta
 	return response.StatusCode, answer, err
 }
 
-// mustCall sends a request and fails the test unless the answer has the status. It repeats
-// a request that is refused as busy, as every client should: a store on a busy machine may
-// take longer than the service waits for it.
+// mustCall sends a request and fails the test unless the answer has the status. It repeats a
+// request that is refused as busy, as every client should: on a busy machine, a store may take
+// longer than the service waits.
 func mustCall(t *testing.T, want int, method, url, body string, headers ...string) (answer []byte) {
 	t.Helper()
 	testenv.AwaitSuccess(t, method+" "+url, func() (err error) {
@@ -106,7 +105,7 @@ type audit struct {
 	LedgerAvailable              int64  `json:"ledger_available"`
 }
 
-// audited asks an instance for the audit of the SKU.
+// audited returns an instance's audit of the SKU.
 func audited(ctx context.Context, url, sku string) (a audit, err error) {
 	status, answer, err := call(ctx, http.MethodGet, url+"/stock/"+sku+"/audit", "")
 	if err != nil || status != http.StatusOK {
@@ -135,13 +134,13 @@ func waitAtRest(t *testing.T, url, sku string) (a audit) {
 	return a
 }
 
-// crowd is a number of clients that buy one SKU at once, from several instances.
+// crowd is a number of clients that buy one SKU at the same time, from several instances.
 type crowd struct {
-	maxOrders int64 // after which clients stop
+	maxOrders int64 // number of orders after which clients stop
 	sku       string
-	accepted  sync.Map // order ID → true
+	accepted  sync.Map // true by order ID
 	count     atomic.Int64
-	statuses  sync.Map     // status → *atomic.Int64
+	statuses  sync.Map     // *atomic.Int64 by status
 	failed    atomic.Int64 // calls without an answer
 	all       sync.WaitGroup
 }
@@ -153,8 +152,8 @@ func rush(ctx context.Context, clients int, sku string, urls ...string) *crowd {
 	return rushUpTo(ctx, 5000, clients, sku, urls...)
 }
 
-// rushUpTo is rush that also ends once so many orders are accepted. A service that
-// never sells out is stopped by it.
+// rushUpTo is rush that also ends once the given number of orders is accepted. This stops a rush at
+// a service that never sells out.
 func rushUpTo(ctx context.Context, maxOrders int64, clients int, sku string, urls ...string) *crowd {
 	c := &crowd{sku: sku, maxOrders: maxOrders}
 	for n := range clients {
@@ -163,7 +162,7 @@ func rushUpTo(ctx context.Context, maxOrders int64, clients int, sku string, url
 	return c
 }
 
-// buy is one client.
+// buy runs one client.
 func (c *crowd) buy(ctx context.Context, n int, urls []string) {
 	for turn := n; ctx.Err() == nil && c.count.Load() < c.maxOrders; turn++ {
 		key := fmt.Sprintf("%d-%d-%d", n, turn, rand.Int64())
@@ -198,8 +197,8 @@ func (c *crowd) buy(ctx context.Context, n int, urls []string) {
 	}
 }
 
-// pause is the pause of a client after this number of refusals of the same order. It grows:
-// clients that hammer at a service without its store take most of the machine.
+// pause is the pause of a client after this number of refusals of the same order. It grows, because
+// clients that retry constantly while a store is down take most of the machine.
 func pause(refusals int) {
 	for range min(1+refusals, 10) {
 		testenv.Dither()
@@ -261,7 +260,7 @@ func setStock(t *testing.T, url, sku string, total int) {
 	})
 }
 
-// waitForOrders waits until the crowd has had this many orders accepted.
+// waitForOrders waits until this many orders of the crowd have been accepted.
 func (c *crowd) waitForOrders(t *testing.T, orders int64) {
 	t.Helper()
 	for n := range orders {
@@ -271,8 +270,8 @@ func (c *crowd) waitForOrders(t *testing.T, orders int64) {
 
 var errNotReady = errors.New("not ready")
 
-// waitReady waits until /readyz of the instance is 200. The service does not wait for its
-// stores as long as a busy machine may need.
+// waitReady waits until /readyz of the instance is 200. On a busy machine, the service may give up
+// waiting for its stores.
 func waitReady(t *testing.T, url string) {
 	t.Helper()
 	testenv.AwaitSuccess(t, url+" is ready", func() error {

@@ -81,8 +81,8 @@ type config struct {
 
 	verbs
 
-	verb     string        // one of the constants
-	strategy assembly.Spec // of that name
+	verb     string        // one of the commands above
+	strategy assembly.Spec // the strategy that --strategy names
 }
 
 // verbs are the commands of the program.
@@ -103,7 +103,7 @@ func (c config) embedded() bool { return c.Redis == "" && c.DB == "" }
 
 // level returns the level of the log.
 func (c config) level() (level slog.Level) {
-	_ = level.UnmarshalText([]byte(c.LogLevel)) // it is one of the enum
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // the flag's enum allows only valid levels
 	return level
 }
 
@@ -183,7 +183,7 @@ func (c *config) checkShared() error {
 	return nil
 }
 
-// checkURL checks the URL that a flag names the database or the Redis with.
+// checkURL checks the URL in a flag that names the database or the Redis.
 func (c *config) checkURL(flag, url string, check func(url string) error) error {
 	if url == "" {
 		return nil
@@ -238,7 +238,7 @@ func (c *config) checkBounds() error {
 	return nil
 }
 
-// removed is a flag that is gone.
+// removed is a flag that no longer exists.
 type removed string
 
 // UnmarshalText returns an error that says what to use instead.

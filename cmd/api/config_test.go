@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
 
-// longSecret is a secret of the smallest length.
+// longSecret is a secret of the minimum length.
 const longSecret = "0123456789abcdef0123456789abcdef"
 
 // parseTests are valid command lines and environments, each with a check of the
@@ -327,8 +327,7 @@ func TestNoURLIsRepeated(t *testing.T) {
 	}
 }
 
-// TestHelp checks that --help prints every flag and command, whatever the environment says,
-// and no value of the environment.
+// TestHelp checks that --help prints every flag and command, and no value of the environment.
 func TestHelp(t *testing.T) {
 	var help strings.Builder
 	if err := run(t.Context(), []string{"--help", "--strategy", "merged"}, []string{"HOLDFAST_GUARDS=off", "HOLDFAST_GUARD=perhaps", "HOLDFAST_ADMIN_TOKEN=" + longSecret}, &help, io.Discard); err != nil {
@@ -358,8 +357,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestVariables checks that other programs of the project do not refuse the variables of
-// the flags.
+// TestVariables checks that other programs of the project accept the variables of the flags.
 func TestVariables(t *testing.T) {
 	for _, f := range commandline.New(new(config), options()...).Model.Flags {
 		if f.Name == "help" {

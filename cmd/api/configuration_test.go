@@ -51,7 +51,7 @@ func TestConfigurationPage(t *testing.T) {
 	}
 }
 
-// code matches what stands in the font of code on the page: addresses, flags and paths.
+// code matches text in code font on the page: addresses, flags and paths.
 var code = regexp.MustCompile(`\S*(?:://|h1:p1)(?:\S*[^\s,;.])?|--[a-z-]+|/[a-z/]+`)
 
 // row returns the row of a flag in its table.

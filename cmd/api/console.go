@@ -60,7 +60,7 @@ func rushOptions(c config, l listeners, log *slog.Logger) rushes.Options {
 	return o
 }
 
-// handler returns what serves /console/, or nil.
+// handler returns the handler of /console/, or nil if there is no console.
 func (p consolePage) handler() http.Handler {
 	if p.Console == nil {
 		return nil
@@ -68,9 +68,8 @@ func (p consolePage) handler() http.Handler {
 	return p.Console
 }
 
-// run samples for the console's streams in the background, also after ctx has ended,
-// until stop is called. stop ends the streams, and waits for that. It may be called
-// several times.
+// run samples for the console's streams in the background, also after ctx has ended, until stop is
+// called. stop ends the streams and waits until they have ended. It may be called several times.
 func (p consolePage) run(ctx context.Context) (stop func()) {
 	if p.Console == nil {
 		return func() {}

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/doctor"
 )
 
-// examine checks what an instance with these flags would find, and prints it. It returns
-// an error if there is a problem.
+// examine checks the stores and addresses as an instance with these flags would use them, and
+// prints the findings. It returns an error if there is a problem.
 func examine(ctx context.Context, c config, stdout io.Writer) error {
 	return doctor.Run(ctx, doctor.Options{
 		Parts: c.parts(), TakeDeadline: c.TakeDeadline, DrainDelay: c.DrainDelay, RequestTimeout: requestTimeout,

@@ -57,11 +57,10 @@ func has(out string, level store.Level, check, text string) bool {
 // bad matches the lines that are not ok.
 var bad = regexp.MustCompile(`(?m)^(warning|problem) .*$`)
 
-// TestDoctor examines stores that are as they should be, before and after an instance
-// has used them.
+// TestDoctor examines correctly configured stores, before and after an instance has used them.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
-	for _, p := range []pair{ // the servers that tests share are not durable
+	for _, p := range []pair{ // stores of this test's own, because the shared servers are not durable
 		{"MariaDB and Redis", func(t *testing.T) []string {
 			return []string{"--db", testenv.OwnMariaDB(t).NewDatabase(), "--redis", testenv.Redis(t)}
 		}},
@@ -103,8 +102,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// TestDoctor_MendsNothing checks that the doctor neither creates nor changes files and
-// rows.
+// TestDoctor_MendsNothing checks that the doctor neither creates nor changes files and rows.
 func TestDoctor_MendsNothing(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "ledger.db")
@@ -190,8 +188,8 @@ func TestDoctor_Misconfigured(t *testing.T) {
 	})
 }
 
-// TestDoctor_Unreachable examines servers that are gone or do not answer. Each gets its
-// line in time, and the others are checked.
+// TestDoctor_Unreachable examines servers that do not exist or do not answer. Each must get its
+// line in time, and the others must be checked.
 func TestDoctor_Unreachable(t *testing.T) {
 	t.Parallel()
 	mute := func(t *testing.T, dbURL string) string {
@@ -221,8 +219,8 @@ func TestDoctor_Unreachable(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			flags := test.flags(t)
-			// The doctor waits a few seconds for each server. On a busy machine, one that is
-			// well may need longer.
+			// The doctor waits a few seconds for each server. On a busy machine, a healthy server
+			// may need longer.
 			testenv.AwaitSuccess(t, "every line", func() error {
 				out := examined(t, 1, flags...)
 				if strings.Contains(out, "hidden") {
@@ -239,8 +237,8 @@ func TestDoctor_Unreachable(t *testing.T) {
 	}
 }
 
-// TestDoctor_Flags checks what the doctor says of flags, of an address in use and of
-// embedded stores, and the exit status of a mistake.
+// TestDoctor_Flags checks the findings about flags, an address in use and embedded stores, and the
+// exit status of a usage error.
 func TestDoctor_Flags(t *testing.T) {
 	t.Parallel()
 	out := examined(t, 0, "--strategy", "lock", "--lock", "local", "--guard", "off", "--take-deadline", "1s")
@@ -278,10 +276,11 @@ func TestDoctor_Access(t *testing.T) {
 	out := examined(t, 1, "--listen", free, "--ops-listen", taken)
 	expect(t, out, store.OK, "listen", free+" is free")
 	expect(t, out, store.Problem, "listen", "choose another --ops-listen")
-	// Another port: a process that is being started may still have the listener on the first.
+	// Use another port: a process that is being started may still have inherited the listener on
+	// the first.
 	free = net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
 	out = examined(t, 1, "--listen", free, "--ops-listen", strings.Replace(free, "127.0.0.1", "0.0.0.0", 1), "--admin-token", testToken)
-	expect(t, out, store.Problem, "listen", "choose another --ops-listen") // they exclude each other
+	expect(t, out, store.Problem, "listen", "choose another --ops-listen") // the two listeners exclude each other
 	out = examined(t, 1, "--listen", "192.0.2.1:8080", "--admin-token", testToken, "--rate-limit", "50")
 	expect(t, out, store.Problem, "listen", "an address of this machine")
 	expect(t, out, store.Warning, "access", "set --ops-listen")
@@ -314,8 +313,8 @@ func TestDoctor_Access(t *testing.T) {
 	}
 }
 
-// TestDoctor_Listen examines an address on which another program serves, an instance of
-// these flags, or an instance of others.
+// TestDoctor_Listen examines an address on which another program serves, an instance with these
+// flags, or an instance with others.
 func TestDoctor_Listen(t *testing.T) {
 	t.Parallel()
 	answers := func(status int, body string) http.HandlerFunc {

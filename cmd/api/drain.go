@@ -72,8 +72,8 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 // beatPause is longer than a running instance takes to raise the ledger's beat again.
 const beatPause = 3 * time.Second
 
-// stopped returns an error if an instance raises the ledger's beat. The journal may be in
-// the Redis of its process, and ends with that.
+// stopped returns an error if an instance raises the ledger's beat. The journal may be in the Redis
+// of that instance's process, and would end with it.
 func stopped(ctx context.Context, i *assembly.Instance) error {
 	before, err := i.Ledger.Owner(ctx)
 	if err != nil {
@@ -90,12 +90,13 @@ func stopped(ctx context.Context, i *assembly.Instance) error {
 }
 
 const (
-	drainPause = 50 * time.Millisecond // between two looks at the journal
+	drainPause = 50 * time.Millisecond // pause between two reads of the journal
 	// progressPause is the pause between two log lines that say how far the drain is.
 	progressPause = 5 * time.Second
 )
 
-// awaitDrained waits until no order is queued. found is the number that were.
+// awaitDrained waits until no order is queued. found is the number of orders that were queued at
+// the start.
 func awaitDrained(ctx context.Context, i *assembly.Instance, found int64, log *slog.Logger) error {
 	log.Info("committing queued orders", "orders", found)
 	for told := time.Now(); ; {

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// refusedStart runs the service with flags that it should refuse, and returns what it
-// printed and its exit code. A service that starts all the same is stopped.
+// refusedStart runs the service with flags that it should refuse, and returns its output and exit
+// code. It stops a service that starts nevertheless.
 func refusedStart(t *testing.T, flags ...string) (out string, code int) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -26,8 +26,7 @@ func refusedStart(t *testing.T, flags ...string) (out string, code int) {
 	return printed.text.String(), code
 }
 
-// stopWhenServing keeps what is written, and calls stop once that says that the service
-// serves.
+// stopWhenServing stores its output, and calls stop once the output says that the service serves.
 type stopWhenServing struct {
 	stop func()
 	mu   sync.Mutex
@@ -43,8 +42,8 @@ func (s *stopWhenServing) Write(p []byte) (int, error) {
 	return s.text.Write(p)
 }
 
-// TestEngines checks that serve and the doctor say the same of an engine: one that is not
-// known to lose its scripts is refused without the guard, and warned of otherwise.
+// TestEngines checks that serve and the doctor agree about an engine. An engine that is not known
+// to lose its scripts is refused without the guard, and causes a warning otherwise.
 func TestEngines(t *testing.T) {
 	t.Parallel()
 	dragonfly := map[string]string{"dragonfly_version": "df-v1.40.1", "run_id": ""}
@@ -53,7 +52,7 @@ func TestEngines(t *testing.T) {
 		fields   map[string]string
 		guard    string
 		strategy string
-		level    store.Level // of the doctor's finding; OK: there is none
+		level    store.Level // level of the doctor's finding; OK: the doctor finds nothing
 		refused  bool
 	}{
 		{"Redis without guard", nil, "off", "lua", store.OK, false},
@@ -94,8 +93,8 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// TestEngines_NoSecrets checks that the log names a store that does not say what it is, and
-// no password.
+// TestEngines_NoSecrets checks that the log names a store that does not identify itself, and
+// contains no password.
 func TestEngines_NoSecrets(t *testing.T) {
 	t.Parallel()
 	const secret = "sesame"
@@ -105,7 +104,7 @@ func TestEngines_NoSecrets(t *testing.T) {
 	if err := client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err(); err != nil {
 		t.Fatal(err)
 	}
-	db := strings.Replace(testenv.Postgres(t), "postgres@", "postgres:"+secret+"@", 1) // the server asks for none
+	db := strings.Replace(testenv.Postgres(t), "postgres@", "postgres:"+secret+"@", 1) // the server does not check the password
 	if !strings.Contains(db, secret) {
 		t.Fatal(db)
 	}
@@ -125,9 +124,9 @@ func TestEngines_NoSecrets(t *testing.T) {
 	}
 }
 
-// TestEngines_Locks checks that a database whose advisory locks exclude nobody is refused
-// where locks are needed, and serves otherwise. It is a PostgreSQL with the version() of
-// another engine.
+// TestEngines_Locks checks a database whose advisory locks exclude nobody, which is a PostgreSQL
+// with the version() of another engine. It must be refused where locks are needed, and serve
+// otherwise.
 func TestEngines_Locks(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)

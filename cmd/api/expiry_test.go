@@ -8,17 +8,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// holds reports whether the instance says that it holds the job that expires orders.
+// holds reports whether the instance's metrics show that it holds the job that expires orders.
 func holds(t *testing.T, api instance) bool {
 	t.Helper()
-	// Tests poll this, and there are thousands of metrics.
+	// Request only the needed metric: tests poll this, and there are thousands.
 	metrics := mustCall(t, http.StatusOK, http.MethodGet, api.URL()+"/metrics?name[]=holdfast_job_held", "", "Accept-Encoding", "identity")
 	return strings.Contains(string(metrics), `holdfast_job_held{name="expiry"} 1`)
 }
 
-// TestExpiry_HolderEnds ends or stops the instance that expires orders. Another one
-// must take over within seconds, as after a kill. A stopped instance that goes on must do no
-// harm.
+// TestExpiry_HolderEnds ends or stops the instance that expires orders. Another one must take over
+// within seconds, as after a kill. A stopped instance that resumes must do no harm.
 func TestExpiry_HolderEnds(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// placed is an order as its answers show it.
+// placed is an order as returned in answers.
 type placed struct {
 	ID        string
 	Buyer     string `json:"buyer_id"`
@@ -32,8 +32,7 @@ func decoded[T any](t *testing.T, answer []byte) (v T) {
 	return v
 }
 
-// checkLifecycle makes the calls on orders after they were placed. The instance has
-// no admin token.
+// checkLifecycle makes all calls on placed orders. The instance has no admin token.
 func checkLifecycle(t *testing.T, url string) {
 	t.Helper()
 	orders, payments := url+"/orders", url+"/payments"
@@ -55,8 +54,8 @@ func checkLifecycle(t *testing.T, url string) {
 	bought, dropped, kept := place("life-1", 2), place("life-1", 3), place("life-2", 1)
 	sold(6)
 
-	// One payment pays the order. The same payment gets the same answer, another one is
-	// due back.
+	// One payment pays the order. The same payment gets the same answer, and another one is due
+	// back.
 	paid := must(200, "POST", orders+"/"+bought+"/pay", `{"payment_id":"life-p1"}`)
 	if o := decoded[placed](t, []byte(paid)); o.ID != bought || o.Status != "paid" || strings.Contains(paid, "history") || strings.Contains(paid, "payment_id") {
 		t.Errorf("paid: %s", paid)
@@ -90,7 +89,7 @@ func checkLifecycle(t *testing.T, url string) {
 		t.Errorf("refunding a cancelled order: %s", wrong)
 	}
 
-	// A refund returns the units or keeps them, as its first call says.
+	// A refund returns the units or not, as its first call says.
 	refunded := must(200, "POST", orders+"/"+bought+"/refund", `{"restock":true}`)
 	if again := must(200, "POST", orders+"/"+bought+"/refund", `{"restock":false}`); again != refunded || decoded[placed](t, []byte(again)).Status != "refunded" {
 		t.Errorf("refunded %s, then %s", refunded, again)
@@ -126,8 +125,8 @@ func checkLifecycle(t *testing.T, url string) {
 	checkPaymentLists(t, payments)
 }
 
-// checkOrderLists checks the lists of orders. Buyer life-1 has a refunded and a
-// cancelled order, life-2 a refunded one.
+// checkOrderLists checks the lists of orders. Buyer life-1 has a refunded and a cancelled order,
+// and life-2 a refunded one.
 func checkOrderLists(t *testing.T, orders, bought, dropped, kept string) {
 	t.Helper()
 	// list reads all pages of limit orders, and returns the IDs.
@@ -150,7 +149,7 @@ func checkOrderLists(t *testing.T, orders, bought, dropped, kept string) {
 			after = *page.Next
 		}
 	}
-	both := fmt.Sprint([]string{bought, dropped}) // IDs without a key rise
+	both := fmt.Sprint([]string{bought, dropped}) // IDs without a key are in ascending order
 	for limit := 1; limit <= 3; limit++ {
 		if got := list("buyer_id=life-1", limit); fmt.Sprint(got) != both {
 			t.Errorf("pages of %d of life-1's orders: %v, want %v", limit, got, both)
@@ -212,15 +211,14 @@ func checkPaymentLists(t *testing.T, payments string) {
 	}
 }
 
-// TestLatePayment pays orders that have expired, with --late-payment refuse: each payment is
-// due back, whether the unit was sold again or is left. TestLifecycle of loadtest revives
-// orders.
+// TestLatePayment pays expired orders with --late-payment refuse. Each payment must be due back,
+// whether the unit was sold again or not. TestLifecycle of loadtest revives orders.
 func TestLatePayment(t *testing.T) {
 	t.Parallel()
 	args := append(migrated(t, postgresAndRedis.flags(t)), "--late-payment", "refuse")
 	url := serveHere(t, append(args, "--payment-window", "2s")...).URL()
-	patient := serveHere(t, append(args, "--payment-window", "1h")...).URL() // for an order that must not expire
-	// place buys the only unit of a new SKU, or the one that has returned.
+	patient := serveHere(t, append(args, "--payment-window", "1h")...).URL() // used for an order that must not expire
+	// place buys the only unit of a new SKU, or the returned unit.
 	place := func(instance, buyer, sku string) (path string) {
 		t.Helper()
 		return url + "/orders/" + decoded[placed](t, mustCall(t, 201, "POST", instance+"/orders", orderBody(buyer, sku, 1))).ID

@@ -22,8 +22,7 @@ import (
 // under way when everything else has stopped.
 const opsTimeout = time.Second
 
-// listeners are where the service listens, and what opens it to clients: the TLS
-// certificate and the keys of buyers' tokens.
+// listeners holds the service's listeners, the TLS certificate and the keys of buyers' tokens.
 type listeners struct {
 	api, ops net.Listener      // ops is nil without --ops-listen
 	pair     *certificate.Pair // nil: plain HTTP
@@ -52,8 +51,8 @@ func openListeners(ctx context.Context, a serverFlags, log *slog.Logger) (l list
 		if l.pair, err = certificate.Open(a.TLSCert, a.TLSKey, log); err != nil {
 			return l, fmt.Errorf("--tls-cert: %w", err)
 		}
-		// From now on until close: a renewed certificate must not end a service that
-		// starts or stops.
+		// Handle SIGHUP from now on until close: the signal of a renewed certificate must not end a
+		// service that starts or stops.
 		l.hangUp = make(chan os.Signal, 1)
 		signal.Notify(l.hangUp, syscall.SIGHUP)
 	}
@@ -118,15 +117,15 @@ func (l listeners) serve(server *http.Server, on net.Listener) error {
 	return server.ServeTLS(on, "", "")
 }
 
-// serveOps serves on the operators' listener, if there is one, until stop is called.
-// It goes on while the API drains, so that probes and Prometheus see that. An error
-// goes to served.
+// serveOps serves on the operators' listener, if there is one, until stop is called. It keeps
+// serving while the API drains, so that probes and Prometheus see the drain. An error goes to
+// served.
 func (l listeners) serveOps(c httpapi.Config, a serverFlags, served chan<- error) (stop func()) {
 	if l.ops == nil {
 		return func() {}
 	}
 	if c.Loopback = onLoopback(a.OpsListen); c.Loopback {
-		c.AdminToken = "" // who can reach it is an administrator: go tool pprof sends no token
+		c.AdminToken = "" // every client of this listener is an administrator: go tool pprof sends no token
 	}
 	server := httpapi.NewServer(httpapi.NewOps(c), requestTimeout, c.Log)
 	go func() { served <- l.serve(server, l.ops) }()
@@ -140,7 +139,7 @@ func (l listeners) serveOps(c httpapi.Config, a serverFlags, served chan<- error
 	}
 }
 
-// ready returns why no buyer can be authenticated.
+// ready returns an error if no buyer can be authenticated.
 func (l listeners) ready() error {
 	if l.keys == nil {
 		return nil

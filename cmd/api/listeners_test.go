@@ -72,8 +72,8 @@ func trusting(t *testing.T, cert *x509.Certificate, http2 bool) *http.Client {
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
 
-// TestTLS replaces the certificate of a running service, with a good one and a broken
-// one. Connections must go on, and handshakes must never fail.
+// TestTLS replaces the certificate of a running service with a valid one and a broken one.
+// Connections must stay open, and handshakes must never fail.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -110,7 +110,7 @@ func TestTLS(t *testing.T) {
 	one, two := trusting(t, first, false), trusting(t, first, true)
 	placed("HTTP/1.1", one, 1)
 	placed("HTTP/2", two, 2)
-	// The rules of loopback are the same under TLS.
+	// The rules for loopback also apply to TLS.
 	if response, err := ask(two, "PUT", api.URL()+"/stock/a", `{"kind":"product","total":1}`); err != nil || response.StatusCode != http.StatusCreated {
 		t.Errorf("an administrator on this machine: %v, %v", response, err)
 	}
@@ -135,7 +135,7 @@ func TestTLS(t *testing.T) {
 	}
 
 	beside := examined(t, 1, "--listen", strings.TrimPrefix(api.URL(), "https://"), "--tls-cert", certFile, "--tls-key", keyFile)
-	expect(t, beside, store.Problem, "listen", "another instance serves there") // its stores are embedded
+	expect(t, beside, store.Problem, "listen", "another instance serves there") // the other instance has embedded stores
 	expect(t, beside, store.OK, "access", "is valid until")
 	broken := examined(t, 1, "--tls-cert", certFile, "--tls-key", certFile,
 		"--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", keyFile)
@@ -162,8 +162,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestHangUp sends SIGHUP to a service with a certificate that does not serve yet. Without
-// a handler, this process ends.
+// TestHangUp sends SIGHUP to a service with a certificate before it serves. Without a handler, the
+// signal would end this process.
 func TestHangUp(t *testing.T) {
 	folder := t.TempDir()
 	a := serverFlags{Listen: "127.0.0.1:0", TLSCert: filepath.Join(folder, "cert.pem"), TLSKey: filepath.Join(folder, "key.pem")}
@@ -179,8 +179,8 @@ func TestHangUp(t *testing.T) {
 	testenv.Receive(t, "the signal arrives", d.hangUp)
 }
 
-// TestOpsListener checks that the operators' listener sees the API drain and closes
-// after it, and that metrics are on that listener only.
+// TestOpsListener checks that the operators' listener shows the draining of the API and closes
+// after it. Metrics must be on that listener only.
 func TestOpsListener(t *testing.T) {
 	t.Parallel()
 	ops := net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
@@ -198,7 +198,7 @@ func TestOpsListener(t *testing.T) {
 	beside := examined(t, 0, "--listen", strings.TrimPrefix(api.URL(), "http://"), "--ops-listen", ops, "--db", "sqlite://"+filepath.Join(t.TempDir(), "ledger.db"), "--migrate")
 	expect(t, beside, store.Warning, "listen", "an instance serves on "+ops)
 
-	// A request is under way until the test sends the rest of its body.
+	// A request stays under way until the test sends the rest of its body.
 	body := orderBody("u-1", "10001", 1)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(api.URL(), "http://"))
 	if err != nil {
@@ -247,9 +247,9 @@ func issuerKeys(t *testing.T, id string) (private *ecdsa.PrivateKey, keys []byte
 	return private, keys
 }
 
-// TestBuyersByToken checks that the flags of tokens and limits reach the API: a buyer
-// with a key of the issuer's, another buyer, and one who asks too often. Operators are
-// served on an address that other machines can reach, where profiles need the token.
+// TestBuyersByToken checks that the flags of tokens and limits reach the API. It uses a buyer with
+// a key of the issuer, another buyer, and one above the rate limit. Operators are served on an
+// address that other machines can reach, where profiles need the token.
 func TestBuyersByToken(t *testing.T) {
 	t.Parallel()
 	private, keys := issuerKeys(t, "k")

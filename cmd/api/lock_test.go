@@ -14,7 +14,7 @@ import (
 type lockBackend struct {
 	name       string
 	stores     pair
-	flags      func(t *testing.T) []string // name its servers
+	flags      func(t *testing.T) []string // flags that name the backend's servers
 	strategies []string
 }
 
@@ -37,9 +37,9 @@ func lockBackends() []lockBackend {
 	}
 }
 
-// TestLocks checks that two instances without the guard sell exactly 50 units to
-// 16 clients, under every kind of lock. If it need not be thorough, each kind of lock
-// serves one strategy, in turn, but for those with which TestLocks of loadtest sells.
+// TestLocks checks that two instances without the guard sell exactly 50 units to 16 clients, under
+// every kind of lock. Unless the run is thorough, each kind of lock serves one strategy in turn,
+// except those that TestLocks of loadtest covers.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	for n, backend := range lockBackends() {

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// scrape returns the metrics of a running service, by name, or those that the query asks for.
+// scrape returns the metrics of a running service by name. query can select some of them.
 func scrape(t *testing.T, url, query string) map[string]*dto.MetricFamily {
 	t.Helper()
 	text := string(mustCall(t, http.StatusOK, http.MethodGet, url+"/metrics"+query, ""))
@@ -50,8 +50,8 @@ func labels(family *dto.MetricFamily) string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ",")
 }
 
-// documented matches a metric in the first column of the table: name{labels}, where the
-// name may end with * for all that begin with it.
+// documented matches a metric in the first column of the table: name{labels}. The name may end with
+// *, which stands for any ending.
 var documented = regexp.MustCompile("`([a-z_]+\\*?)(?:\\{([a-z_,]+)\\})?`")
 
 // documentedMetrics returns the labels of the metrics in the table of
@@ -76,9 +76,8 @@ func documentedMetrics(t *testing.T) map[string]string {
 	return found
 }
 
-// TestMetricsAreDocumented checks the metrics of running services: they are as promlint
-// wants them, every metric is in the table of docs/operations.md with its labels, and
-// every metric in the table exists.
+// TestMetricsAreDocumented checks the metrics of running services with promlint. Every metric must
+// be in the table of docs/operations.md with its labels, and every metric in the table must exist.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	table, seen := documentedMetrics(t), make(map[string]bool)
@@ -145,8 +144,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 }
 
-// TestRedisPool checks that each metric of the pool is the figure that it is named
-// after.
+// TestRedisPool checks that each metric of the pool has the figure that its name says.
 func TestRedisPool(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()

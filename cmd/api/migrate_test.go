@@ -13,13 +13,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// mustRun expects that the command exits with the code and says the words.
+// mustRun checks that the command exits with the code and prints the words.
 func mustRun(t *testing.T, command, dbURL string, code int, says ...string) {
 	t.Helper()
 	ran(t, code, append(strings.Fields(command), "--db", dbURL), says...)
 }
 
-// mustServe expects that an instance serves on the schema.
+// mustServe checks that an instance serves on the schema.
 func mustServe(t *testing.T, dbURL string, flags ...string) {
 	t.Helper()
 	api := serveHere(t, append(flags, "--strategy", "merged", "--db", dbURL)...)
@@ -27,7 +27,7 @@ func mustServe(t *testing.T, dbURL string, flags ...string) {
 	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 1))
 }
 
-// TestMigrate migrates up, down and up again, and serves on the new schema. If it need not be
+// TestMigrate migrates up, down and up again, and serves on the new schema. Unless the run is
 // thorough, it leaves out PostgreSQL, and TestMigrate_BesideInstance leaves out MariaDB.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
@@ -69,17 +69,17 @@ func TestMigrate(t *testing.T) {
 			}
 			mustServe(t, url, "--migrate")
 			downToSix(t, url)
-			mustRun(t, "migrate down", url, 0, "schema version 5") // no claims are being counted
-			mustRun(t, "migrate down", url, 0, "schema version 4") // no part has units
-			mustRun(t, "migrate down", url, 0, "schema version 3") // no order is queued
-			mustRun(t, "migrate down", url, 0, "schema version 2") // the order's life has not begun
+			mustRun(t, "migrate down", url, 0, "schema version 5") // allowed, because no claims are being counted
+			mustRun(t, "migrate down", url, 0, "schema version 4") // allowed, because no part has units
+			mustRun(t, "migrate down", url, 0, "schema version 3") // allowed, because no order is queued
+			mustRun(t, "migrate down", url, 0, "schema version 2") // allowed, because the order has not changed
 			mustRun(t, "migrate down", url, 1, "reverting migration 2 would lose", "restore the backup")
 		})
 	}
 }
 
-// latestSchema returns the newest version of the schema. SQLite has no locks, and so no
-// tokens.
+// latestSchema returns the newest version of the schema. SQLite has one migration less, because it
+// has no locks and no tokens.
 func latestSchema(url string) int {
 	if strings.HasPrefix(url, "sqlite:") {
 		return 6
@@ -87,7 +87,7 @@ func latestSchema(url string) int {
 	return 7
 }
 
-// downToSix reverts the migrations after the sixth.
+// downToSix reverts all migrations after the sixth.
 func downToSix(t *testing.T, url string) {
 	t.Helper()
 	for version := latestSchema(url); version > 6; version-- {
@@ -95,10 +95,10 @@ func downToSix(t *testing.T, url string) {
 	}
 }
 
-// TestMigrate_Killed kills `api migrate up` with SIGKILL while the server works on a
-// statement in the middle of migration 3. If it need not be thorough, it does so once, on
-// MariaDB: PostgreSQL reverts the statements itself, and TestMigrate_Killed of package store
-// kills before every statement.
+// TestMigrate_Killed kills `api migrate up` with SIGKILL while the server works on a statement in
+// the middle of migration 3. Unless the run is thorough, it does so once, on MariaDB. PostgreSQL
+// reverts the statements itself, and TestMigrate_Killed of package store kills before every
+// statement.
 func TestMigrate_Killed(t *testing.T) {
 	t.Parallel()
 	for _, d := range testenv.NetworkDatabases() {
@@ -124,7 +124,7 @@ func TestMigrate_Killed(t *testing.T) {
 				p := launchProcess(t, "migrate", "up", "--db", url)
 				waitForBlocked(t, url, 1)
 				p.Kill()
-				if d.Name == "PostgreSQL" { // MariaDB completes the statement
+				if d.Name == "PostgreSQL" { // MariaDB completes the statement of a killed client
 					waitForBlocked(t, url, 0)
 				}
 				release()
@@ -132,7 +132,8 @@ func TestMigrate_Killed(t *testing.T) {
 				case "migrate up":
 					mustRun(t, mend, url, 0, "schema version 7")
 				case "migrate down":
-					// On PostgreSQL there is nothing to mend, so the migration before is reverted.
+					// On PostgreSQL there is nothing to repair, so the previous migration is
+					// reverted.
 					mustRun(t, mend, url, 0, "schema version "+map[string]string{"MariaDB": "2", "PostgreSQL": "1"}[d.Name])
 				}
 				mustServe(t, url, "--migrate")
@@ -165,9 +166,9 @@ func waitForBlocked(t *testing.T, dbURL string, want int) {
 	})
 }
 
-// TestMigrate_BesideInstance reverts a migration while an instance serves, and applies it
-// again. The instance is not ready meanwhile. Once an order has changed, the migration is
-// not reverted, and what the order has returned stays returned.
+// TestMigrate_BesideInstance reverts a migration while an instance serves, and applies it again.
+// The instance must not be ready meanwhile. Once an order has changed, the migration must not be
+// reverted, and units that the order has returned must stay returned.
 func TestMigrate_BesideInstance(t *testing.T) {
 	t.Parallel()
 	for _, d := range testenv.Databases() {
@@ -209,11 +210,11 @@ func TestMigrate_BesideInstance(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The version alone takes the instance out of service, also if its statements
-			// would not fail yet.
+			// The version alone takes the instance out of service, even if its statements would
+			// still work.
 			schemaIs(latestSchema(url)-1, false)
 			mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
-			// A newer program that migrates does not.
+			// A newer program that migrates the schema does not.
 			schemaIs(latestSchema(url)+1, true)
 			waitReady(t, api.URL())
 		})

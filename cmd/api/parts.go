@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
-// parts returns what the flags say an instance is built from.
+// parts returns the parts of an instance as the flags name them.
 func (c config) parts() assembly.Parts {
 	return assembly.Parts{
 		Strategy: c.strategy, Guard: c.Guard, Redis: c.Redis, DB: c.DB, Migrate: c.Migrate,

@@ -34,8 +34,8 @@ func waitStatus(t *testing.T, url, id, want string) (answer []byte) {
 	return answer
 }
 
-// TestQueuedContract follows queued orders over HTTP on embedded stores and on servers. If it
-// need not be thorough, it leaves out Sentinel, with which TestContract runs.
+// TestQueuedContract follows queued orders over HTTP on embedded stores and on servers. Unless the
+// run is thorough, it leaves out Sentinel, with which TestContract runs.
 func TestQueuedContract(t *testing.T) {
 	t.Parallel()
 	embedded := pair{"embedded", func(*testing.T) []string { return nil }}
@@ -78,7 +78,7 @@ func TestQueuedContract(t *testing.T) {
 			last := decoded[placed](t, mustCall(t, 202, "POST", orders, orderBody("u-2", "q", 1))).ID
 			mustCall(t, 404, "GET", orders+"/00000000-0000-0000-0000-000000000000", "")
 			waitStatus(t, url, last, "pending")
-			again() // although the stock has run out
+			again() // answered again, although the stock has run out
 			mustCall(t, 200, "POST", orders+"/"+last+"/pay", `{"payment_id":"q-1"}`)
 			mustCall(t, 200, "POST", orders+"/"+o.ID+"/cancel", "")
 			again()
@@ -90,7 +90,7 @@ func TestQueuedContract(t *testing.T) {
 			}
 			for _, line := range []string{`holdfast_orders_total{result="queued"} 2`, `holdfast_journal_ended_total{outcome="committed"} 2`, "holdfast_journal_orders 0", "holdfast_journal_oldest_seconds 0"} {
 				name := line[:strings.IndexAny(line, "{ ")]
-				testenv.Await(t, "/metrics has "+line, func() bool { // the journal is looked at every second
+				testenv.Await(t, "/metrics has "+line, func() bool { // the journal is measured every second
 					return strings.Contains(string(mustCall(t, 200, "GET", url+"/metrics?name[]="+name, "")), line)
 				})
 			}
@@ -98,8 +98,8 @@ func TestQueuedContract(t *testing.T) {
 	}
 }
 
-// checkEnded checks that every acknowledged order comes to an end at the instance, and
-// returns how many are pending and how many were refused.
+// checkEnded checks that every acknowledged order comes to an end at the instance. It returns how
+// many are pending and how many were refused.
 func (c *crowd) checkEnded(t *testing.T, url string) (pending, refused int64) {
 	t.Helper()
 	c.accepted.Range(func(id, _ any) bool {
@@ -126,8 +126,8 @@ func (c *crowd) checkEnded(t *testing.T, url string) (pending, refused int64) {
 	return pending, refused
 }
 
-// TestQueuedInstanceKilled kills an instance during a rush for queued orders. Every
-// acknowledged order must be committed once, by the other instance if need be.
+// TestQueuedInstanceKilled kills an instance during a rush for queued orders. Every acknowledged
+// order must be committed once, if necessary by the other instance.
 func TestQueuedInstanceKilled(t *testing.T) {
 	t.Parallel()
 	const total = 1000
@@ -179,9 +179,9 @@ func TestQueuedRedisKilled(t *testing.T) {
 	}
 }
 
-// TestDrainQueued kills an instance that has queued orders which it cannot commit. No other
-// strategy starts, and says what to do. An api drain that is stopped while it cannot commit
-// them leaves them queued, and the next one commits them. Then every strategy starts, and has
+// TestDrainQueued kills an instance with queued orders that it cannot commit. No other strategy may
+// start, and its error says what to do. An api drain that is stopped before it can commit them must
+// leave them queued, and the next one must commit them. Then every strategy must start, and have
 // the orders.
 func TestDrainQueued(t *testing.T) {
 	t.Parallel()
@@ -317,7 +317,7 @@ func (w *onWarning) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestDrainQueued_NothingQueued drains while another strategy sells, which goes on.
+// TestDrainQueued_NothingQueued drains while another strategy sells. The sale must go on.
 func TestDrainQueued_NothingQueued(t *testing.T) {
 	t.Parallel()
 	args := migrated(t, mariaDBAndRedis.flags(t))
@@ -342,8 +342,9 @@ func TestDrainQueued_NothingQueued(t *testing.T) {
 	mustCall(t, 201, "POST", api.URL()+"/orders", orderBody("u", "q", 1))
 }
 
-// TestDrainQueued_InProcess drains orders that are queued in the Redis of an instance's
-// process: not while it runs, and once it has ended, with its queue.
+// TestDrainQueued_InProcess drains orders that are queued in the Redis of an instance's process.
+// The drain must fail while the instance runs, and succeed once the instance and its queue have
+// ended.
 func TestDrainQueued_InProcess(t *testing.T) {
 	t.Parallel()
 	args := migrated(t, []string{"--db", testenv.SQLite(t)})
@@ -374,7 +375,7 @@ func TestDrainQueued_LostJournal(t *testing.T) {
 	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
 	mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
 	first.Kill()
-	redis.Restart() // it saves nothing
+	redis.Restart() // this Redis saves nothing
 	release()
 	var stdout bytes.Buffer
 	if err := run(t.Context(), append([]string{"drain"}, args...), nil, &stdout, io.Discard); err != nil || !strings.Contains(stdout.String(), "0 orders were queued, none is left") {
@@ -382,13 +383,13 @@ func TestDrainQueued_LostJournal(t *testing.T) {
 	}
 	second := serveHere(t, append([]string{"--strategy", "lua"}, args...)...)
 	mustCall(t, 201, "POST", second.URL()+"/orders", orderBody("u", "q", 1))
-	if a := waitAtRest(t, second.URL(), "q"); a.Sold+a.LedgerAvailable != 10 || a.Sold > 2 { // the database may have had the COMMIT of the lost order
+	if a := waitAtRest(t, second.URL(), "q"); a.Sold+a.LedgerAvailable != 10 || a.Sold > 2 { // the database may have received the COMMIT of the lost order
 		t.Errorf("%+v", a)
 	}
 }
 
-// TestQueuedOrderIsSeenEverywhere runs two instances. Both show an order that one of them
-// has queued, at once and after its commit.
+// TestQueuedOrderIsSeenEverywhere runs two instances. Both must show an order that one of them has
+// queued, at once and after its commit.
 func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
 	args := append([]string{"--strategy", "async"}, migrated(t, mariaDBAndRedis.flags(t))...)
@@ -416,8 +417,8 @@ func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
 	}
 }
 
-// TestQueueWarning checks that the start says what a 202 promises if Redis may lose
-// it, and says nothing otherwise.
+// TestQueueWarning checks that the service warns at startup if Redis may lose queued orders, and
+// does not warn otherwise.
 func TestQueueWarning(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -20,8 +20,8 @@ func reconciled(t *testing.T, code int, flags []string, args ...string) string {
 	return ran(t, code, append(append([]string{"reconcile", "--log-level", "error"}, args...), flags...))
 }
 
-// TestReconcileOnSilentDatabase has the database fall silent, for all connections, after
-// the command has connected. Its statements may take five minutes.
+// TestReconcileOnSilentDatabase makes the database stop answering on all connections, after the
+// command has connected. The command's statements may take five minutes.
 func TestReconcileOnSilentDatabase(t *testing.T) {
 	t.Parallel()
 	flags := migrated(t, []string{"--db", testenv.Postgres(t), "--strategy", "merged"})
@@ -39,8 +39,8 @@ func TestReconcileOnSilentDatabase(t *testing.T) {
 	}
 }
 
-// TestReconcile checks that api reconcile finds and repairs damage beside two
-// instances, and takes nothing over.
+// TestReconcile checks that api reconcile finds and repairs damage beside two instances, and does
+// not take over the stock.
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	flags := migrated(t, mariaDBAndRedis.flags(t))

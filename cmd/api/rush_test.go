@@ -18,8 +18,8 @@ type progress struct {
 	Sold, Available, Oversold, Failed int64
 }
 
-// TestConsoleRush starts rushes as the console does, of a service on every address, with TLS
-// and a rate limit. They must change nothing of the service's own stock and metrics.
+// TestConsoleRush starts rushes as the console does, at a service on every address, with TLS and a
+// rate limit. They must not change the service's own stock and metrics.
 func TestConsoleRush(t *testing.T) {
 	t.Parallel()
 	const token = "0123456789abcdef0123"
@@ -42,7 +42,7 @@ func TestConsoleRush(t *testing.T) {
 		return p
 	}
 	p := run("none")
-	for range 7 { // on a busy machine its clients may not meet
+	for range 7 { // on a busy machine, the clients of a rush may not overlap
 		if p.Oversold > 0 {
 			break
 		}
@@ -52,7 +52,7 @@ func TestConsoleRush(t *testing.T) {
 		t.Errorf("none: %+v", p)
 	}
 	events.await(t, "event: rush", `"state":"ended"`)
-	for sold := int64(0); sold < 50; sold = p.Sold { // the time for a rush ends, on a busy machine before all is sold
+	for sold := int64(0); sold < 50; sold = p.Sold { // on a busy machine, the time for a rush may end before all units are sold
 		if p = run("lua"); p.State != "ended" || p.Oversold != 0 || p.Available != 50-p.Sold || p.Sold < 50 && p.Detail == "" {
 			t.Fatalf("lua: %+v", p)
 		}
@@ -66,12 +66,12 @@ func TestConsoleRush(t *testing.T) {
 	}
 	mustCall(t, http.StatusAccepted, http.MethodPost, url, `{"strategy":"lock","clients":64,"units":10000}`, admin...)
 	api.Interrupt()
-	if code := api.Wait(); code != 0 { // it would be 1 if the rush went on
+	if code := api.Wait(); code != 0 { // the code would be 1 if the rush continued
 		t.Errorf("exit code %d: %s", code, api.Output())
 	}
 }
 
-// lines are what a stream sends.
+// lines are the lines that a stream sends.
 type lines <-chan string
 
 // streamed opens a stream of the console.
@@ -84,7 +84,7 @@ func streamed(t *testing.T, url string, headers ...string) lines {
 	for i := 0; i+1 < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
-	response, err := (&http.Client{Transport: client.Transport}).Do(request) // without a timeout
+	response, err := (&http.Client{Transport: client.Transport}).Do(request) // no timeout, because a stream does not end
 	if err != nil || response.StatusCode != http.StatusOK {
 		t.Fatal(response, err)
 	}
@@ -119,8 +119,7 @@ func (l lines) await(t *testing.T, texts ...string) {
 	}
 }
 
-// TestConsoleRush_NotEmbedded checks that a service with stores of its own runs no
-// rushes.
+// TestConsoleRush_NotEmbedded checks that a service without embedded stores runs no rushes.
 func TestConsoleRush_NotEmbedded(t *testing.T) {
 	t.Parallel()
 	api := serveHere(t, migrated(t, []string{"--db", testenv.SQLite(t)})...)

@@ -30,9 +30,9 @@ const (
 	// answerTimeout is the part of stopTimeout for the requests. It is longer
 	// than requestTimeout.
 	answerTimeout = 12 * time.Second
-	// lastRequests is how long the service answers what arrives on open connections
-	// after it has stopped accepting new ones. What clients sent before they could
-	// know that it stops arrives within that time.
+	// lastRequests is how long the service answers what arrives on open connections after it has
+	// stopped accepting new ones. Requests that clients sent before they learned of the stop arrive
+	// within that time.
 	lastRequests = 250 * time.Millisecond
 )
 
@@ -42,9 +42,9 @@ var demoStock = []stock.Setting{
 	{SKU: "coupon-300", Kind: stock.Coupon, Total: 300},
 }
 
-// serve serves until ctx ends, and then finishes the accepted requests. That takes
-// at most --drain-delay plus stopTimeout, even if a store does not answer. Then the
-// error says that something was left to recovery.
+// serve serves until ctx ends, and then finishes the accepted requests. That takes at most
+// --drain-delay plus stopTimeout, even if a store does not answer. If that time runs out, the error
+// says that something was left to recovery.
 func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) error {
 	counting := loglimit.NewHandler(log.Handler())
 	defer counting.Close()
@@ -173,8 +173,8 @@ func describe(c config) httpapi.Strategies {
 	return d
 }
 
-// announce logs that the service serves, whatever --log-level says: where the banner is
-// not printed, this line has the address.
+// announce logs that the service serves, at every --log-level. Without the banner, only this line
+// has the address.
 func announce(ctx context.Context, c config, l listeners, log *slog.Logger) {
 	serving := slog.NewRecord(time.Now(), slog.LevelInfo, "serving", 0)
 	serving.Add("address", l.api.Addr().String(), "url", c.scheme()+"://"+reachable(l.api.Addr()),
@@ -182,7 +182,7 @@ func announce(ctx context.Context, c config, l listeners, log *slog.Logger) {
 	_ = log.Handler().Handle(ctx, serving) // as the logger does
 }
 
-// logStores logs what the stores are, a line each, and what they cannot do, or may lose.
+// logStores logs each store in a line, with what it cannot do or may lose.
 func logStores(ctx context.Context, c config, stores assembly.Stores, log *slog.Logger) {
 	found := func(name string, e store.Engine) {
 		log.Info("found a store", append([]any{"store", name}, e.Attrs()...)...)
@@ -218,10 +218,10 @@ func queueWarning(ctx context.Context, c config, s assembly.Stores) string {
 	return store.QueueWarning(ctx, s.Redis)
 }
 
-// finishRequests goes on serving for delay, so that load balancers notice that the instance
-// is not ready. Then it accepts no more connections, and waits for the answers under
-// way. A server that shuts down closes idle connections at once, which resets a request
-// that is on its way; so it answers on open connections for lastRequests before that.
+// finishRequests goes on serving for delay, so that load balancers notice that the instance is not
+// ready. Then it accepts no more connections, and waits for the answers under way. Shutting down a
+// server closes idle connections at once, which resets requests on their way. So the server first
+// answers on open connections for lastRequests.
 func finishRequests(server *http.Server, listener net.Listener, served <-chan error, delay time.Duration, log *slog.Logger) error {
 	if delay > 0 {
 		log.Info("draining: not ready, still accepting", "seconds", delay.Seconds())

@@ -92,7 +92,7 @@ func TestEmbedded(t *testing.T) {
 	if _, err := io.Copy(io.Discard, stream); err != nil {
 		t.Errorf("the stream was broken off: %v", err)
 	}
-	for line := range strings.Lines(api.Output()) { // standard output and standard error
+	for line := range strings.Lines(api.Output()) { // output has standard output and standard error
 		if !json.Valid([]byte(line)) {
 			t.Errorf("a collector of logs cannot parse %q", line)
 		}
@@ -142,9 +142,8 @@ func embeddedFolders(t *testing.T) map[string]bool {
 	return set
 }
 
-// TestContract makes every call of the contract on every kind of stores. The
-// tests of package httpapi check the answers in detail. If it need not be thorough, each
-// database is in one pair.
+// TestContract makes every call of the contract on every kind of stores. The tests of package
+// httpapi check the answers in detail. Unless the run is thorough, each database is in one pair.
 func TestContract(t *testing.T) {
 	t.Parallel()
 	embedded := pair{"embedded", func(*testing.T) []string { return nil }}
@@ -201,9 +200,9 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// TestRedisEmptied flushes Redis during a rush, and then restarts it empty. All
-// errors must be 503, nothing may be oversold, and the service must resume by
-// itself. It has no guard, which would hide an oversell.
+// TestRedisEmptied flushes Redis during a rush, and then restarts it empty. All errors must be 503,
+// no unit may be oversold, and the service must resume by itself. It has no guard, which would hide
+// an oversell.
 func TestRedisEmptied(t *testing.T) {
 	t.Parallel()
 	redis := testenv.OwnRedis(t)
@@ -227,10 +226,10 @@ func TestRedisEmptied(t *testing.T) {
 	c.checkFound(t, two.URL())
 }
 
-// TestSentinelFailover cuts the replica off from the master of a Redis Sentinel during a rush,
-// stops the master, and lets it go on after the failover. What the master alone has written
-// is lost. Each time the service must sell again by itself. Then the rest is sold: no
-// accepted order may be missing, and every unit must be sold once.
+// TestSentinelFailover isolates the replica from the master of a Redis Sentinel during a rush,
+// stops the master, and resumes it after the failover. Writes that only the master had are lost.
+// Each time the service must sell again by itself. Then the rest is sold: no accepted order may be
+// missing, and every unit must be sold once.
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	if !testenv.Thorough() {
@@ -240,7 +239,7 @@ func TestSentinelFailover(t *testing.T) {
 	redis := testenv.OwnRedisSentinel(t)
 	args := migrated(t, []string{"--strategy", "lua", "--db", testenv.MariaDB(t), "--redis", redis.URL(), "--take-deadline", "5s"})
 	one, two := serveHere(t, args...), serveHere(t, args...)
-	const units, clients = 100_000, 4 // more units than are sold until the crowd leaves
+	const units, clients = 100_000, 4 // more units than the crowd buys before it stops
 	setStock(t, one.URL(), "hot", units)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
@@ -248,7 +247,7 @@ func TestSentinelFailover(t *testing.T) {
 	sellsOn := func() { c.waitForOrders(t, c.count.Load()+50) }
 	sellsOn()
 	redis.Detach()
-	sellsOn() // the replica has nothing of these orders
+	sellsOn() // the replica has none of these orders
 	redis.Master.Stop()
 	sellsOn()
 	redis.Master.Cont()
@@ -261,7 +260,7 @@ func TestSentinelFailover(t *testing.T) {
 	c.wait()
 	c.checkStatuses(t, http.StatusCreated, http.StatusServiceUnavailable)
 	a := waitAtRest(t, one.URL(), "hot")
-	if n := c.count.Load(); a.Sold < n || a.Sold > n+clients { // each client left one call
+	if n := c.count.Load(); a.Sold < n || a.Sold > n+clients { // each client may have left one call unanswered
 		t.Errorf("%+v after %d orders", a, n)
 	}
 	c.checkFound(t, two.URL())
@@ -277,10 +276,10 @@ func TestSentinelFailover(t *testing.T) {
 	rest.checkFound(t, two.URL())
 }
 
-// TestDatabaseFails kills the database during a rush and restarts it, and stops its
-// process during the next rush. Meanwhile /readyz and all errors must be 503. After the
-// restart every accepted order must be found. SIGTERM must end a service whose database
-// does not answer. The tests of package ledger fail each kind of database.
+// TestDatabaseFails kills the database during a rush and restarts it, and stops its process during
+// the next rush. Meanwhile /readyz and all errors must be 503. After the restart every accepted
+// order must be found. SIGTERM must end a service whose database does not answer. The tests of
+// package ledger cover failures of each kind of database.
 func TestDatabaseFails(t *testing.T) {
 	t.Parallel()
 	database := testenv.OwnPostgres(t)
@@ -302,7 +301,7 @@ func TestDatabaseFails(t *testing.T) {
 		t.Errorf("%+v after %d orders", a, c.count.Load())
 	}
 
-	const units = 100_000 // more than are sold until the service has ended
+	const units = 100_000 // more units than are sold before the service ends
 	setStock(t, api.URL(), "next", units)
 	ctx, leave := context.WithCancel(t.Context())
 	next := rushUpTo(ctx, units, 16, "next", api.URL())
@@ -313,7 +312,7 @@ func TestDatabaseFails(t *testing.T) {
 	defer database.Cont()
 	checkNotReady(t, api.URL())
 	api.Interrupt()
-	api.Wait() // the exit code is 1 if something was left to recovery
+	api.Wait() // the exit code may be 1, because takes may be left to recovery
 	if log := api.Output(); strings.Contains(log, "WARN slow statement") {
 		t.Errorf("slow statements are logged as text, not by the service's logger: %s", log)
 	}
@@ -325,7 +324,7 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 	flags := migrated(t, mariaDBAndRedis.flags(t))
 	one, two := startProcess(t, flags...), serveHere(t, flags...)
-	const units = 100_000 // more than are sold until the instance has ended
+	const units = 100_000 // more units than are sold before the instance ends
 	setStock(t, one.URL(), "hot", units)
 	ctx, leave := context.WithCancel(t.Context())
 	c := rushUpTo(ctx, units, 32, "hot", one.URL(), two.URL())
@@ -339,12 +338,12 @@ func TestDrain(t *testing.T) {
 	c.wait()
 	c.checkStatuses(t, http.StatusCreated, http.StatusServiceUnavailable)
 	c.checkFound(t, two.URL())
-	// Before the take deadline, because the instance has flushed its settles.
+	// at rest before the take deadline, because the instance has flushed its settles
 	waitAtRest(t, two.URL(), "hot")
 }
 
-// changed returns the URL of a SQLite file with a schema that the statement has changed,
-// or with none.
+// changed returns the URL of a SQLite file whose schema the statement has changed. Without a
+// statement the file has no schema.
 func changed(t *testing.T, statement string) (dbURL string) {
 	t.Helper()
 	dbURL = testenv.SQLite(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 )
 
-// minRate and maxRate bound --rate-limit, unless it is 0, and maxRate --rate-burst. No
-// instance answers as much.
+// minRate and maxRate bound --rate-limit, unless it is 0, and maxRate --rate-burst. No instance
+// reaches maxRate.
 const minRate, maxRate = 0.001, 1_000_000
 
 // serverFlags are the flags of the HTTP server: where it listens, who can reach it, and
@@ -95,7 +95,8 @@ func (a serverFlags) checkTLS() error {
 	return nil
 }
 
-// checkTokens checks that buyers' tokens can be verified, if they are.
+// checkTokens checks that buyers' tokens can be verified if --auth is jwt, and that no flag of
+// tokens is set otherwise.
 func (a serverFlags) checkTokens() error {
 	if a.Auth != "jwt" {
 		return a.checkNoTokens()
@@ -119,8 +120,8 @@ func (a serverFlags) checkTokens() error {
 	return nil
 }
 
-// checkNoTokens refuses the flags of tokens. Without --auth jwt they do nothing, and an
-// operator who sets one believes that buyers are authenticated.
+// checkNoTokens refuses the flags of tokens. Without --auth jwt they have no effect, but an
+// operator who sets one expects that buyers are authenticated.
 func (a serverFlags) checkNoTokens() error {
 	for _, flag := range [][2]string{
 		{"--jwt-secret", a.JWTSecret}, {"--jwt-jwks", a.JWTKeys}, {"--jwt-issuer", a.JWTIssuer}, {"--jwt-audience", a.JWTAudience},

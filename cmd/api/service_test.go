@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// service is an instance that runs in the process of the test. It has what a
-// [testenv.APIServer] has, but for what needs a process of its own: to kill or to stop it,
-// and signals. To start a process costs more than most tests of an instance.
+// service is an instance that runs in the process of the test, because starting a process costs
+// more than most tests of an instance. It has the methods of a [testenv.APIServer], except those
+// that need a separate process: killing, stopping and signals.
 type service struct {
 	t     *testing.T
 	url   string
@@ -63,8 +63,7 @@ func serveHere(t *testing.T, args ...string) *service {
 	return s
 }
 
-// thisProgram returns the file of the program of the tests, which is cmd/api in their
-// environment.
+// thisProgram returns the file of the test program, which runs as cmd/api if asAPI is set.
 func thisProgram(t *testing.T) string {
 	t.Helper()
 	file, err := os.Executable()
@@ -74,13 +73,14 @@ func thisProgram(t *testing.T) string {
 	return file
 }
 
-// startProcess is serveHere in a process of its own, until the test ends.
+// startProcess is serveHere in a separate process, until the test ends.
 func startProcess(t *testing.T, args ...string) *testenv.APIServer {
 	t.Helper()
 	return testenv.ServeFile(t, thisProgram(t), args...)
 }
 
-// launchProcess is startProcess without the wait, for what does not serve or cannot start.
+// launchProcess is startProcess without the wait, for a service that does not serve or cannot
+// start.
 func launchProcess(t *testing.T, args ...string) *testenv.APIServer {
 	t.Helper()
 	return testenv.StartFile(t, thisProgram(t), args...)
@@ -89,7 +89,7 @@ func launchProcess(t *testing.T, args ...string) *testenv.APIServer {
 // URL returns http://host:port, or https.
 func (s *service) URL() string { return s.url }
 
-// Output returns what the service has printed.
+// Output returns the output of the service.
 func (s *service) Output() string { return s.out.String() }
 
 // Interrupt does what SIGTERM does to a process.
@@ -103,11 +103,11 @@ func (s *service) Wait() int {
 	return s.code
 }
 
-// ran runs a command in this process, and returns all that it prints. It must exit with
-// the code and print the words.
+// ran runs a command in this process, and returns its whole output. The command must exit with the
+// code and print the words.
 func ran(t *testing.T, code int, args []string, says ...string) (output string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // it may serve instead
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience) // bounded, because the command may serve by mistake
 	defer cancel()
 	var out testenv.Buffer
 	err := run(ctx, args, os.Environ(), &out, &out)

@@ -7,9 +7,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestSoldOutMemory sells out through two instances without a gate, which both remember
-// that. Units that are added or returned through an instance must be sold by it at once, and
-// by the other one soon.
+// TestSoldOutMemory sells out through two instances without a gate, which both remember that. If
+// units are added or returned through one instance, it must sell them at once, and the other one
+// soon.
 func TestSoldOutMemory(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBanner_Terminal checks that the banner is printed on a terminal, also if the log
-// is not.
+// TestBanner_Terminal checks that the banner is printed on a terminal, even if the log is not.
 func TestBanner_Terminal(t *testing.T) {
 	t.Parallel()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -43,7 +42,7 @@ func TestBanner_Terminal(t *testing.T) {
 	if err := api.Start(); err != nil {
 		t.Fatal(err)
 	}
-	terminal.Close() // so the screen ends when the service does
+	terminal.Close() // ends the screen when the service ends
 	said := false
 	for lines := bufio.NewScanner(screen); !said && lines.Scan(); {
 		said = strings.Contains(lines.Text(), "Holdfast listening on http://127.0.0.1:")

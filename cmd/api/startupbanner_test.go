@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestBanner checks what the banner says of the flags.
+// TestBanner checks the banner for different flags.
 func TestBanner(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -46,14 +46,14 @@ func TestBanner(t *testing.T) {
 // errors only.
 func TestServing(t *testing.T) {
 	t.Parallel()
-	api := serveHere(t, "--log-level", "error") // it waits for the address
+	api := serveHere(t, "--log-level", "error") // serveHere waits until the address is logged
 	if out := api.Output(); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"url":"`+api.URL()+`"`) {
 		t.Errorf("it says %s", out)
 	}
 }
 
-// TestEmbeddedWarning checks that the log warns of embedded stores, because it is all that
-// an operator sees of an instance that was started without its --db.
+// TestEmbeddedWarning checks that the log warns of embedded stores. An operator who forgot --db
+// sees nothing else.
 func TestEmbeddedWarning(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

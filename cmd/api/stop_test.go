@@ -91,9 +91,9 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestDrain_RequestOnItsWay checks that new connections are accepted for the delay, that a
-// request is answered that arrives on an open connection just after that, and that the
-// connection is closed in the end.
+// TestDrain_RequestOnItsWay checks that new connections are accepted for the delay. A request that
+// arrives on an open connection just after that must be answered, and the connection must be closed
+// in the end.
 func TestDrain_RequestOnItsWay(t *testing.T) {
 	t.Parallel()
 	for _, delay := range []time.Duration{0, time.Minute} {
@@ -125,7 +125,7 @@ func TestDrain_RequestOnItsWay(t *testing.T) {
 			if delay > 0 {
 				<-listener.closed
 			}
-			synctest.Wait() // all that happens without waiting has happened
+			synctest.Wait() // wait until all goroutines are blocked
 			select {
 			case <-listener.closed:
 			default:
@@ -184,8 +184,8 @@ func checkNotReady(t *testing.T, url string) {
 	}
 }
 
-// TestRedisUnavailable first stops Redis and then kills it. /readyz must be 503, orders must be answered 503, and the log must count the repeated
-// warnings instead of writing each.
+// TestRedisUnavailable first stops Redis and then kills it. /readyz must be 503, orders must be
+// answered 503, and the log must count the repeated warnings instead of writing each one.
 func TestRedisUnavailable(t *testing.T) {
 	t.Parallel()
 	redis := testenv.OwnRedis(t)
@@ -214,7 +214,7 @@ func TestRedisUnavailable(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	log := api.Output()
-	// Every ten seconds each kind of warning is written once more.
+	// Each kind of warning is written once more every ten seconds.
 	most := 20 * (1 + int(time.Since(began)/(10*time.Second)))
 	if lines := strings.Count(log, `"level":"WARN"`) - before; lines > most {
 		t.Errorf("%d warnings for 800 refusals, want at most %d", lines, most)
@@ -247,8 +247,8 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// awaitGoOn reads "100 Continue". When the service says this, it has read the headers and
-// reads the body.
+// awaitGoOn reads "100 Continue". When the service sends it, it has read the headers and begins to
+// read the body.
 func awaitGoOn(t *testing.T, conn net.Conn) {
 	t.Helper()
 	const goOn = "HTTP/1.1 100 Continue\r\n\r\n"

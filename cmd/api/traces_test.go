@@ -55,9 +55,9 @@ func inTrace(spans []tracingtest.Span, trace string) []tracingtest.Span {
 	return slices.DeleteFunc(slices.Clone(spans), func(s tracingtest.Span) bool { return s.Trace != trace })
 }
 
-// TestTraces reads the trace of an order back from a collector: the caller's trace goes
-// on through gate, group and ledger, and nothing that was bought, nor who bought it,
-// left the service. The histograms and the log name the trace.
+// TestTraces reads the trace of an order back from a collector. The caller's trace must continue
+// through gate, group and ledger, and contain neither the SKUs nor the buyer. The histograms and
+// the log must name the trace.
 func TestTraces(t *testing.T) {
 	api, collector := traced(t)
 	const sku, buyer, key = "secret-sku", "secret-buyer", "secret-key"
@@ -70,7 +70,7 @@ func TestTraces(t *testing.T) {
 	if err := json.Unmarshal([]byte(place(parentTrace, key, 201)), &order); err != nil {
 		t.Fatal(err)
 	}
-	// Before the next order: a bucket keeps the last exemplar only.
+	// Scrape before the next order, because a bucket keeps only the last exemplar.
 	metrics := string(mustCall(t, 200, "GET", api.URL()+"/metrics", "", "Accept", "application/openmetrics-text; version=1.0.0"))
 	soldOut := strings.Repeat("5", 32)
 	place(soldOut, key+"-2", 409)
@@ -155,7 +155,7 @@ func logged(t *testing.T, output, path, trace string) bool {
 		}
 		var raw map[string]any
 		if json.Unmarshal([]byte(line), &raw) != nil {
-			continue // the banner
+			continue // this line is part of the banner
 		}
 		entry.Msg, _ = raw["msg"].(string)
 		entry.Path, _ = raw["path"].(string)
@@ -168,7 +168,7 @@ func logged(t *testing.T, output, path, trace string) bool {
 	return false
 }
 
-// TestTraces_Queued checks that the trace of a queued order goes on at its consumer.
+// TestTraces_Queued checks that the trace of a queued order continues at its consumer.
 func TestTraces_Queued(t *testing.T) {
 	api, collector := traced(t, "--strategy", "async")
 	var order struct{ ID string }
@@ -189,8 +189,8 @@ func TestTraces_Queued(t *testing.T) {
 	child(t, spans, child(t, spans, record.ID, "ledger.group").ID, "ledger.commit")
 }
 
-// TestTraces_OtherProtocol checks that a protocol that the service does not speak is a
-// warning, not silence, and that the service serves without traces.
+// TestTraces_OtherProtocol checks that an unsupported protocol causes a warning, and that the
+// service serves without traces.
 func TestTraces_OtherProtocol(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
 	api, collector := traced(t)

@@ -36,7 +36,7 @@ func newPart(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// testHookWaiting is called when the command waits and the guard has not been told of it.
+// testHookWaiting is called while the command waits, before the guard has been told of it.
 var testHookWaiting = func() {}
 
 // startWaiting starts cmd, which must call runCommand. A byte written to begin lets the
@@ -62,8 +62,8 @@ func startWaiting(cmd *exec.Cmd) (begin *os.File, err error) {
 	return begin, nil
 }
 
-// connected returns the two ends of a connection. A pipe would not do: its writer does not
-// learn on every system that the reader is closed.
+// connected returns the two ends of a connection. A pipe is not enough: on some systems, its writer
+// does not learn that the reader is closed.
 func connected() (wait, begin *os.File, err error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -78,8 +78,8 @@ func connected() (wait, begin *os.File, err error) {
 	return os.NewFile(uintptr(ends[0]), "wait"), os.NewFile(uintptr(ends[1]), "begin"), nil
 }
 
-// closed returns a channel that is closed once the other end of begin is: then the process
-// that waited has become the command, or has ended. It is closed, too, after begin is.
+// closed returns a channel that is closed once the other end of begin is: then the process that
+// waited has become the command, or has ended. The channel is also closed after begin is closed.
 func closed(begin *os.File) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {

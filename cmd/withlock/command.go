@@ -35,7 +35,7 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	l := &lease{slot: slot, length: c.Locks.Lease, grace: c.Grace}
 	g, err := startGuard(c.Grace, slot)
 	switch {
-	case slot.Context().Err() != nil: // and with it perhaps the connection that the guard needs
+	case slot.Context().Err() != nil: // the connection that the guard needs may be lost as well
 		return notAcquiredError(c, context.Cause(slot.Context()))
 	case err != nil:
 		return exitError{err, exitFailed}
@@ -66,7 +66,7 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 		status = awaitCommand(group, stopped)
 	}()
 	if err := l.letBegin(group, g, begin); err != nil {
-		_ = cmd.Process.Kill() // it waits, or is stopped, and has not become the command
+		_ = cmd.Process.Kill() // the process waits, or is stopped, and has not become the command
 		begin.Close()
 		<-exited
 		if errors.Is(err, errNoGuard) {
@@ -96,7 +96,7 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	return nil
 }
 
-// letBegin tells the guard of the command, and then lets the command begin.
+// letBegin tells the guard the command's process group, and then lets the command begin.
 func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 	testHookWaiting()
 	if g.awaitReady() != nil || g.extend(group, l.term, l.kill) != nil {
@@ -116,16 +116,15 @@ func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 type child struct {
 	group    int
 	terminal *terminal
-	begun    <-chan struct{} // closed when it has begun
+	begun    <-chan struct{} // closed when the command has begun
 	stopped  <-chan struct{} // see awaitCommand
-	exited   <-chan struct{} // closed when it has ended
+	exited   <-chan struct{} // closed when the command has ended
 }
 
-// watch passes signals on to the command's process group, gives the group the terminal, and
-// keeps the guard informed, until the command has exited or the lock is lost. It returns
-// why the lock was lost.
-// Until the command has begun, signals wait: they would end the waiting process in another
-// way than the command, or be ignored by it.
+// watch passes signals on to the command's process group, gives the group the terminal, and keeps
+// the guard informed, until the command has exited or the lock is lost. It returns why the lock was
+// lost. Signals wait until the command has begun. The waiting process could end differently on a
+// signal than the command, or ignore the signal.
 func (l *lease) watch(c *child, g *guard, signals <-chan os.Signal) (lost error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -167,7 +166,7 @@ func (l *lease) watch(c *child, g *guard, signals <-chan os.Signal) (lost error)
 	}
 }
 
-// forward sends a signal that withlock got to the group.
+// forward passes a signal to withlock on to the group.
 func forward(s os.Signal, group int) {
 	signalGroup(group, s.(syscall.Signal))
 	if slices.Contains(endingSignals, s) {

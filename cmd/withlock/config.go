@@ -72,7 +72,7 @@ func parse(args, environ []string, stdout io.Writer) (c config, err error) {
 
 // check returns an error for the first invalid flag or combination of flags.
 func (c *config) check(line *kong.Context) error {
-	if !c.List && len(c.Command) == 0 { // first: this error has the usage
+	if !c.List && len(c.Command) == 0 { // checked first, because this error has the usage
 		return errors.New("a command is required: withlock --name NAME [flags] -- COMMAND [ARGUMENT…]")
 	}
 	if err := cmp.Or(c.checkTimes(line), c.checkBackend()); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
-// TestVariables checks that no program refuses the variables of withlock.
+// TestVariables checks that every program accepts the variables of withlock.
 func TestVariables(t *testing.T) {
 	for _, variable := range variables() {
 		if variable == "HOLDFAST_HELP" {
@@ -24,8 +24,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestNameWithHolders checks that a name which is too long for the names of the slots is a
-// mistake in the flags, and not a lock that is held.
+// TestNameWithHolders checks that a name which is too long for the names of the slots is a usage
+// error, and not a held lock.
 func TestNameWithHolders(t *testing.T) {
 	for _, test := range []struct {
 		bytes   int

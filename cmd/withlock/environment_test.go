@@ -22,8 +22,8 @@ func environmentOf(t *testing.T, variables, flags []string) []string {
 	return strings.Split(w.out.String(), "\n")
 }
 
-// TestCredentialsStay sets flags in the environment, one with a password. The command must
-// get the other variables only.
+// TestCredentialsStay sets flags in the environment, one with a password. The command must not
+// inherit these variables.
 func TestCredentialsStay(t *testing.T) {
 	t.Parallel()
 	redis := testenv.Redis(t)
@@ -42,8 +42,8 @@ func TestCredentialsStay(t *testing.T) {
 	}
 }
 
-// TestNestedTokens runs withlock in the environment of the command of another, with a
-// backend that has no tokens. The inner command must not take the outer token for its own.
+// TestNestedTokens runs withlock under another withlock, with a backend that has no tokens. The
+// inner command must not inherit the outer token.
 func TestNestedTokens(t *testing.T) {
 	t.Parallel()
 	var servers []string

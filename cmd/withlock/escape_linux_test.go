@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestForeignUser checks that withlock reports a command whose user it may not signal,
-// and that it keeps the lock until the command ends. So it is in a container without
-// CAP_KILL in which the command changes its user.
+// TestForeignUser checks that withlock reports a command that it may not signal, and keeps the lock
+// until the command ends. This happens in a container without CAP_KILL in which the command changes
+// its user.
 func TestForeignUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -40,8 +40,8 @@ func TestForeignUser(t *testing.T) {
 	start(t, folder, with(flags, "--", "true")...).mustExit(0)
 }
 
-// TestEscapes checks which programs leave the process group of the command, and are not
-// ended with it.
+// TestEscapes checks which programs leave the process group of the command, so that withlock does
+// not end them.
 func TestEscapes(t *testing.T) {
 	t.Parallel()
 	const child = `sh -c 'echo $$ > pid; exec sleep 60'`

@@ -29,13 +29,13 @@ const (
 	killTimeout = time.Second
 )
 
-// order tells the guard what to do. Each order replaces the one before. Times are
-// nanoseconds of the monotonic clock, which all processes of a machine share. An order has
-// a fixed size and is smaller than unix.PIPE_BUF, so a pipe never holds a part of one.
+// order is an instruction to the guard. Each order replaces the one before. Times are nanoseconds
+// of the monotonic clock, which all processes of a machine share. An order has a fixed size and is
+// smaller than unix.PIPE_BUF, so a pipe never holds a part of one.
 type order struct {
 	Group int64 // the process group of the command
-	Term  int64 // when to send it SIGTERM
-	Kill  int64 // when to send it SIGKILL
+	Term  int64 // when to send SIGTERM to the group
+	Kill  int64 // when to send SIGKILL to the group
 	Grace int64 // the nanoseconds between the two if withlock dies
 }
 
@@ -51,9 +51,8 @@ func monotonic() int64 {
 // monotonicAt returns the time of the monotonic clock at t.
 func monotonicAt(t time.Time) int64 { return monotonic() + int64(time.Until(t)) }
 
-// runGuard ends the command's process group if withlock cannot: because it was killed,
-// or because it was stopped and has not renewed the order before its time. The guard is
-// a process of its own for that reason.
+// runGuard ends the command's process group if withlock cannot: because withlock was killed, or was
+// stopped and has not renewed the order in time. That is why the guard is a separate process.
 func runGuard(stdin, stdout *os.File) {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	_, _ = stdout.Write([]byte{0}) // see awaitReady
@@ -72,9 +71,9 @@ func runGuard(stdin, stdout *os.File) {
 	endGroup(int(current.Group), current.Kill)
 }
 
-// awaitOrder waits until the next order or the end of the pipe can be read, or until the
-// current order is due. It reports whether there is something to read, also if the
-// current order is due: the guard may have been stopped, and have newer orders.
+// awaitOrder waits until the next order or the end of the pipe can be read, or until the current
+// order is due. It reports whether there is something to read, even if the current order is due:
+// newer orders may have arrived while the guard was stopped.
 func awaitOrder(stdin *os.File, current order) bool {
 	for {
 		timeout := time.Hour
@@ -137,8 +136,8 @@ func isAlive(group int) bool {
 // guard is the guard process, as withlock sees it.
 type guard struct {
 	cmd    *exec.Cmd
-	orders *os.File // the pipe to it
-	ready  *os.File // the pipe from it
+	orders *os.File // the pipe to the guard
+	ready  *os.File // the pipe from the guard
 	exited chan struct{}
 	order  order
 }
@@ -255,8 +254,8 @@ func (g *guard) extend(group int, term, kill time.Time) error {
 	return errors.Join(err, written)
 }
 
-// endGroup ends the group, and sends SIGKILL at the given time. The guard does the same
-// at that time if withlock cannot.
+// endGroup ends the group, and sends SIGKILL at the time kill. If withlock cannot, the guard sends
+// it at that time.
 func (g *guard) endGroup(group int, kill time.Time) {
 	_ = g.extend(group, kill, kill) // a guard that has ended is not needed here
 	endGroup(group, monotonicAt(kill))
@@ -264,7 +263,7 @@ func (g *guard) endGroup(group int, kill time.Time) {
 
 // stop ends the guard when there is no group to guard any more.
 func (g *guard) stop() {
-	_ = g.cmd.Process.Kill() // an error means that it has ended
+	_ = g.cmd.Process.Kill() // an error means that the guard has ended
 	<-g.exited
 	g.orders.Close()
 	g.ready.Close()

@@ -28,7 +28,7 @@ type lease struct {
 	length time.Duration
 	grace  time.Duration
 	term   time.Time // when the command must get SIGTERM
-	kill   time.Time // when it must get SIGKILL
+	kill   time.Time // when the command must get SIGKILL
 }
 
 // tenth is the time between SIGKILL and the end of the lease, and the pause between two
@@ -36,7 +36,7 @@ type lease struct {
 // long as the grace, so several confirmations fit into the time before SIGTERM.
 func (l *lease) tenth() time.Duration { return min(l.length/10, time.Second) }
 
-// confirm asks the backend until when it grants the lock to no other.
+// confirm asks the backend for the time until which it grants the lock to nobody else.
 func (l *lease) confirm(ctx context.Context) (until time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(l.length/4, callTimeout))
 	defer cancel()
@@ -85,7 +85,7 @@ func (l *lease) keepConfirming(ctx context.Context, pause time.Duration, confirm
 				return
 			}
 		case errors.Is(err, lock.ErrLost):
-			lost <- err // it has room for one
+			lost <- err // the channel has room for one error
 			return
 		}
 	}

@@ -49,7 +49,7 @@ func main() {
 
 // run does what args say and returns the exit code.
 func run(args, environ []string, stdout, stderr io.Writer) int {
-	store.LogRedis(slog.New(slog.DiscardHandler)) // failed calls report what it would log
+	store.LogRedis(slog.New(slog.DiscardHandler)) // the errors of failed calls say what the Redis client would log
 	c, err := parse(args, environ, stdout)
 	switch {
 	case errors.Is(err, commandline.ErrHelp):
@@ -77,7 +77,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 	return code.code
 }
 
-// exitError is an exit code, and what to print about it; nil: nothing.
+// exitError is an exit code and the error to print. A nil error prints nothing.
 type exitError struct {
 	error
 	code int

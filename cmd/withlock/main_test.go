@@ -42,12 +42,12 @@ const pauseVariable = "HOLDFAST_TEST_PAUSES_WITHLOCK"
 const guardDiesVariable = "HOLDFAST_TEST_INTERRUPTS_GUARD"
 
 func TestMain(m *testing.M) {
-	// A test that runs withlock in its own process starts these, too.
+	// withlock in the test's process starts these processes, too.
 	isPart := len(os.Args) > 1 && (os.Args[1] == guardArgument || os.Args[1] == beginArgument)
 	if os.Getenv(guardDiesVariable) != "" && isPart && os.Args[1] == guardArgument {
-		time.Sleep(500 * time.Millisecond) // a withlock that does not wait for the guard begins the command
+		time.Sleep(500 * time.Millisecond) // without waiting for the guard, withlock would begin the command
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
-		for { // another thread may get the signal a moment later
+		for { // another thread may receive the signal a moment later
 			testenv.Dither()
 		}
 	}
@@ -63,7 +63,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // the tests mostly wait for leases to end
+	_ = flag.Set("test.parallel", "8") // many in parallel, because the tests mostly wait for leases to end
 	os.Exit(testenv.Main(m))
 }
 
@@ -88,7 +88,7 @@ func startProgram(t *testing.T, folder, program string, args ...string) *withloc
 	w := &withlock{t: t, cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	w.cmd.Env = append(os.Environ(), programVariable+"=1")
 	w.cmd.Dir, w.cmd.Stdout, w.cmd.Stderr = folder, &w.out, &w.errors
-	w.cmd.WaitDelay = 3 * time.Second // a command that outlives withlock keeps its output open
+	w.cmd.WaitDelay = 3 * time.Second // a command that outlives withlock keeps the output open
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func startProgram(t *testing.T, folder, program string, args ...string) *withloc
 		_ = w.cmd.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = w.cmd.Process.Kill() // the guard ends the command
+		_ = w.cmd.Process.Kill() // the guard then ends the command
 		<-w.exited
 	})
 	return w
@@ -177,9 +177,9 @@ func serversOf(t *testing.T, backend string) []string {
 	}
 }
 
-// forAll runs the test on every backend in a thorough run, and otherwise on some. The tests
-// that call forAll name each backend once: what withlock does depends on the backend only
-// in whether it has tokens and in whether a connection holds the lock.
+// forAll runs the test on every backend in a thorough run, and otherwise on some. Together, the
+// tests that call forAll use each backend once. withlock's behaviour depends on the backend in two
+// ways: whether it has tokens, and whether a connection holds the lock.
 func forAll(t *testing.T, some []string, test func(t *testing.T, flags []string)) {
 	for _, name := range backendNames {
 		if !testenv.Thorough() && !slices.Contains(some, name) {
@@ -196,28 +196,28 @@ func forAll(t *testing.T, some []string, test func(t *testing.T, flags []string)
 const awaitGo = "read go < go"
 
 // makeGo creates the pipe of awaitGo in the folder. letGo ends the waits of some commands,
-// also of those that have not begun to wait.
+// including those that have not begun to wait.
 func makeGo(t *testing.T, folder string) (letGo func()) {
 	t.Helper()
 	path := filepath.Join(folder, "go")
 	if err := unix.Mkfifo(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	pipe, err := os.OpenFile(path, os.O_RDWR, 0) // with both ends, no open waits for the other one
+	pipe, err := os.OpenFile(path, os.O_RDWR, 0) // opened for reading and writing, so that no open waits for the other end
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { pipe.Close() })
 	return func() {
 		t.Helper()
-		if _, err := pipe.WriteString("\n\n\n\n"); err != nil { // a line for each
+		if _, err := pipe.WriteString("\n\n\n\n"); err != nil { // a line for each command
 			t.Fatal(err)
 		}
 	}
 }
 
-// TestOneAtATime checks that of several processes one runs its command at a time, with
-// rising tokens.
+// TestOneAtATime checks that only one of several processes runs its command at a time, with rising
+// tokens.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	forAll(t, []string{"redlock", "zookeeper"}, func(t *testing.T, flags []string) {
@@ -258,15 +258,15 @@ func number(t *testing.T, text string) int64 {
 	return n
 }
 
-// stubborn is a script that SIGTERM does not end, nor its child. The file gets the IDs of
-// both, of which the first is that of their process group. They end by themselves after five
-// minutes, in case withlock does not end them.
+// stubborn is a script that ignores SIGTERM, like its child. The file gets the IDs of both; the
+// first is also that of their process group. They end by themselves after five minutes, in case
+// withlock does not end them.
 func stubborn(file string) string {
 	return fmt.Sprintf(`trap "" TERM; sleep 300 & echo "$$ $!" > %s; sleep 300`, file)
 }
 
-// look is a script that writes a line to the file: the name of each stubborn script of which
-// a process has not ended. Shells do this without a further process, so at once.
+// look is a script that writes a line to the file: the name of each stubborn script with a process
+// that is still alive. It starts no further process, so it is done at once.
 func look(file string, scripts ...string) string {
 	return fmt.Sprintf(`seen=
 look() { if read stat < /proc/$1/stat; then case $stat in *") Z "*) ;; *) seen="$seen$2 " ;; esac; fi; }
@@ -275,19 +275,19 @@ echo "$seen" > %s
 `, strings.Join(scripts, " "), file)
 }
 
-// TestStandbysTakeOver checks that with two holders, of which one is killed and the other
-// stopped for longer than its lease, two standbys run their commands, and that no process
-// of the first two commands runs any more then. The stopped one exits with 76.
+// TestStandbysTakeOver checks that two standbys run their commands after one of two holders was
+// killed and the other was stopped for longer than its lease. By then, no process of the first two
+// commands may be alive. The stopped holder exits with 76.
 func TestStandbysTakeOver(t *testing.T) {
 	t.Parallel()
 	forAll(t, []string{"redis", "postgres"}, func(t *testing.T, flags []string) {
 		folder := t.TempDir()
-		lease := "8s" // a busy machine must renew it in time
+		lease := "8s" // long enough for a busy machine to renew the lease
 		switch {
 		case slices.Contains(flags, "redlock"):
-			lease = "16s" // each server has a twentieth of it to answer
+			lease = "16s" // each server has a twentieth of the lease to answer
 		case slices.Contains(flags, "--db"):
-			lease = "12s" // two thirds of it count
+			lease = "12s" // only two thirds of the lease count
 		}
 		flags = with(flags, "--holders", "2", "--lease", lease, "--grace", "300ms")
 		killed := start(t, folder, with(flags, shell(stubborn("killed"))...)...)
@@ -301,7 +301,7 @@ func TestStandbysTakeOver(t *testing.T) {
 		}
 		killed.signal(syscall.SIGKILL)
 		stopped.signal(syscall.SIGSTOP)
-		var seen [2]int // how many of the commands each standby has seen
+		var seen [2]int // number of commands that each standby has seen
 		for i := range standbys {
 			text := awaitFile(t, filepath.Join(folder, fmt.Sprint("standby", i)))
 			for _, script := range []string{"killed", "stopped"} {
@@ -353,26 +353,26 @@ func redisClient(t *testing.T) *redis.Client {
 	return client
 }
 
-// TestLockTakenAway checks that a command whose lock was deleted is ended, and killed
-// when it ignores that.
+// TestLockTakenAway checks that a command is ended after its lock was deleted, and killed if it
+// ignores SIGTERM.
 func TestLockTakenAway(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, name := onRedis(t, "1h") // the lock itself would notice after a third of it
+	flags, name := onRedis(t, "1h") // the lock's own check runs only after a third of the lease
 	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(stubborn("group"))...)...)...)
 	awaitFile(t, filepath.Join(folder, "group"))
 	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
 		t.Fatal(err)
 	}
 	w.mustExit(exitLost)
-	if said := w.errors.String(); !strings.Contains(said, "confirming "+name) { // not when it unlocked
+	if said := w.errors.String(); !strings.Contains(said, "confirming "+name) { // the loss must be noticed before Unlock
 		t.Errorf("withlock wrote %q", said)
 	}
 	mustHaveEnded(t, folder)
 }
 
-// mustHaveEnded checks that no process of the command runs whose IDs are in the folder's
-// file group. It does not count one that only waits for its parent.
+// mustHaveEnded checks that no process of the command is alive. The folder's file group has their
+// IDs. A zombie does not count.
 func mustHaveEnded(t *testing.T, folder string) {
 	t.Helper()
 	for _, id := range strings.Fields(awaitFile(t, filepath.Join(folder, "group"))) {
@@ -392,7 +392,7 @@ func TestSignals(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string
-		script string // after it has set the traps it must write the file ready
+		script string // script must write the file ready after it has set its traps
 		signal syscall.Signal
 		code   int
 	}{
@@ -418,7 +418,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// mustBeFree checks that Redis stores nothing of the lock but its last token.
+// mustBeFree checks that Redis stores nothing for the lock but its last token.
 func mustBeFree(t *testing.T, name string) {
 	t.Helper()
 	n, err := redisClient(t).Exists(t.Context(), name, "holdfast_holders:{"+name+"}").Result()
@@ -442,8 +442,7 @@ func TestIgnoredSignal(t *testing.T) {
 	w.mustExit(5)
 }
 
-// TestSignalWhileWaiting checks that a signal ends the wait, and that the waiter leaves
-// nothing behind.
+// TestSignalWhileWaiting checks that a signal ends the wait, and that the waiter leaves no trace.
 func TestSignalWhileWaiting(t *testing.T) {
 	t.Parallel()
 	forAll(t, []string{"etcd", "mysql"}, func(t *testing.T, flags []string) {
@@ -455,11 +454,11 @@ func TestSignalWhileWaiting(t *testing.T) {
 			waiter := start(t, folder, with(flags, shell("echo > ran")...)...)
 			testenv.Await(t, "withlock connects to its servers", func() bool { return hasSocket(waiter.cmd.Process.Pid) })
 			waiter.signal(s)
-			waiter.mustExit(exitNotAcquired) // the holder goes on
+			waiter.mustExit(exitNotAcquired) // the holder continues
 		}
 		letGo()
 		holder.mustExit(0)
-		start(t, folder, with(flags, "--", "true")...).mustExit(0) // sooner than the lease of a waiter that was left behind
+		start(t, folder, with(flags, "--", "true")...).mustExit(0) // sooner than the lease of a leftover waiter would end
 		mustNotExist(t, filepath.Join(folder, "ran"))
 	})
 }
@@ -497,8 +496,8 @@ func TestIgnoredHangup(t *testing.T) {
 	w.mustExit(0)
 }
 
-// TestChildrenEndWithTheLock checks that the lock is free only when the children that the
-// command has left behind have ended.
+// TestChildrenEndWithTheLock checks that the lock is not free before the children that the command
+// left behind have ended.
 func TestChildrenEndWithTheLock(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -518,7 +517,7 @@ func TestKilled(t *testing.T) {
 	awaitFile(t, filepath.Join(folder, "group"))
 	guard := guardOf(t, w.cmd.Process.Pid)
 	w.signal(syscall.SIGKILL)
-	testenv.Await(t, "the guard ends", func() bool { return !isAlive(guard) }) // it leads a group of its own
+	testenv.Await(t, "the guard ends", func() bool { return !isAlive(guard) }) // the guard leads its own process group
 	mustHaveEnded(t, folder)
 }
 
@@ -553,8 +552,8 @@ func TestKilledBeforeTheCommand(t *testing.T) {
 	mustNotExist(t, filepath.Join(folder, "ran"))
 }
 
-// TestStoppedBeforeTheCommand checks that the command never begins if withlock is stopped
-// before that until another process has the lock.
+// TestStoppedBeforeTheCommand checks that the command never begins if withlock is stopped before
+// that, until another process has the lock.
 func TestStoppedBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -570,9 +569,9 @@ func TestStoppedBeforeTheCommand(t *testing.T) {
 	mustNotExist(t, filepath.Join(folder, "ran"))
 }
 
-// TestSignalBeforeTheCommand checks that a signal that comes before the command has begun
-// reaches the command, and not the process that waits to become it: a Go program exits
-// with 2 when it gets SIGQUIT.
+// TestSignalBeforeTheCommand checks that a signal that comes before the command has begun reaches
+// the command, and not the process that waits to become it. A Go program, such as that process,
+// exits with 2 on SIGQUIT.
 func TestSignalBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -585,8 +584,8 @@ func TestSignalBeforeTheCommand(t *testing.T) {
 	w.mustExit(128 + int(syscall.SIGQUIT))
 }
 
-// TestOverdueBeforeTheCommand checks that withlock does not let the command begin when it
-// is due to end.
+// TestOverdueBeforeTheCommand checks that withlock does not let the command begin after its
+// deadline.
 func TestOverdueBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	stdin, orders, err := os.Pipe()
@@ -654,9 +653,9 @@ func TestReplacedProgram(t *testing.T) {
 	awaitFile(t, filepath.Join(folder, "ran"))
 }
 
-// TestConnectionOfTheGuard checks that the guard of a SQL lock has its connection, and
-// that withlock's own stays in non-blocking mode: in blocking mode withlock would wait
-// for a silent server without a timeout.
+// TestConnectionOfTheGuard checks that the guard of a SQL lock has the lock's connection, and that
+// withlock's own stays in non-blocking mode. In blocking mode, withlock would wait for a silent
+// server without a timeout.
 func TestConnectionOfTheGuard(t *testing.T) {
 	t.Parallel()
 	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))
@@ -700,13 +699,13 @@ func TestGuardKilled(t *testing.T) {
 	mustHaveEnded(t, folder)
 }
 
-// TestGuardStopped checks that withlock itself ends the command at once when the lock is
-// lost and the guard is stopped.
+// TestGuardStopped checks that withlock itself ends the command at once if the lock is lost while
+// the guard is stopped.
 func TestGuardStopped(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	flags, name := onRedis(t, "1h")
-	// After the grace withlock would kill the command.
+	// withlock would kill the command only after the grace.
 	w := start(t, folder, with(flags, with([]string{"--grace", (10 * testenv.Patience).String()}, shell(`trap 'echo > terminated; exit' TERM; echo > ready; while :; do sleep 0.05; done`)...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	if err := syscall.Kill(guardOf(t, w.cmd.Process.Pid), syscall.SIGSTOP); err != nil {
@@ -734,8 +733,8 @@ func TestLostBeforeTheCommand(t *testing.T) {
 	}
 }
 
-// TestLostConnectionBeforeTheCommand checks the same of a SQL lock whose connection is
-// lost: the guard cannot keep that connection.
+// TestLostConnectionBeforeTheCommand checks the same for a SQL lock whose connection is lost,
+// because the guard cannot keep that connection.
 func TestLostConnectionBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))
@@ -751,11 +750,11 @@ func TestLostConnectionBeforeTheCommand(t *testing.T) {
 	}
 }
 
-// TestOutlast checks that withlock keeps the lock while a process that it could not end
-// runs, unless the lock is lost.
+// TestOutlast checks that withlock keeps the lock while a process that it could not end is alive,
+// unless the lock is lost.
 func TestOutlast(t *testing.T) {
 	t.Parallel()
-	const length = 5 * time.Second // a busy machine must renew it in time
+	const length = 5 * time.Second // long enough for a busy machine to renew the lease
 	flags, name := onRedis(t, length.String())
 	_, slot := acquireHere(t, flags)
 	l := &lease{slot: slot, length: length}
@@ -797,8 +796,7 @@ func acquireHere(t *testing.T, flags []string) (config, *recipe.Slot) {
 	return c, slot
 }
 
-// TestFullPipe checks that an order to a guard that reads nothing fails when the pipe is
-// full.
+// TestFullPipe checks that an order to a guard that does not read fails when the pipe is full.
 func TestFullPipe(t *testing.T) {
 	t.Parallel()
 	stdin, orders, err := os.Pipe()
@@ -821,8 +819,8 @@ func TestFullPipe(t *testing.T) {
 	}
 }
 
-// TestNewerOrder checks that the guard reads the orders that have arrived while it was
-// stopped before it acts on an older one that is due.
+// TestNewerOrder checks that the guard reads orders that arrived while it was stopped before it
+// acts on an older one that is due.
 func TestNewerOrder(t *testing.T) {
 	t.Parallel()
 	stdin, orders, err := os.Pipe()
@@ -886,7 +884,7 @@ func TestExitCodes(t *testing.T) {
 		holder.mustExit(128 + 15)
 	}()
 	free, _ := onRedis(t, "30s")
-	messages := map[string]string{ // a part of what withlock writes
+	messages := map[string]string{ // a part of withlock's message, by backend
 		"held, asked once": "is held",
 		"held, waited":     "not within 2s",
 	}
@@ -902,7 +900,7 @@ func TestExitCodes(t *testing.T) {
 		{"not a program", with(free, "--", folder), exitCannotRun},
 		{"held, asked once", with(flags, "--wait", "0s", "--", "true"), exitNotAcquired},
 		{"held, waited", with(flags, "--wait", "2s", "--", "true"), exitNotAcquired},
-		{"held by one, asked for one of two", with(flags, "--holders", "2", "--wait", "0s", "--", "true"), 0}, // the slots are other locks
+		{"held by one, asked for one of two", with(flags, "--holders", "2", "--wait", "0s", "--", "true"), 0}, // with several holders, the slots are other locks
 		{"no server", []string{"--lock", "etcd", "--etcd", "127.0.0.1:1", "--name", "a", "--wait", "200ms", "--", "true"}, exitNotAcquired},
 		{"invalid database", []string{"--name", "a", "--lock", "mysql", "--db", "mysql://h", "--", "true"}, exitUsage},
 	} {
@@ -916,8 +914,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestUsage checks the exit code of flags that are wrong. They are refused before withlock
-// opens anything.
+// TestUsage checks the exit code of invalid flags. They are refused before withlock opens a
+// connection.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	free, _ := onRedis(t, "30s")
@@ -956,8 +954,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestNotMigrated checks that a database without the schema is a failure that names what
-// to do, and not a lock that is held.
+// TestNotMigrated checks that a database without the schema is a failure whose message names the
+// remedy, and not a held lock.
 func TestNotMigrated(t *testing.T) {
 	t.Parallel()
 	for _, database := range testenv.NetworkDatabases() {
@@ -970,7 +968,7 @@ func TestNotMigrated(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				var code exitError // an error without one is exitFailed
+				var code exitError // an error without a code exits with exitFailed
 				if err := holdAndRun(c, nil); err == nil || errors.As(err, &code) || !strings.Contains(err.Error(), "fencing_tokens") || !strings.Contains(err.Error(), "api migrate up") {
 					t.Errorf("with %v: %v", wait, err)
 				}

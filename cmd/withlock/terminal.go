@@ -17,8 +17,8 @@ type terminal struct {
 }
 
 // openTerminal returns the terminal in whose foreground withlock is, whichever files are
-// redirected, or nil. Ctrl-Z then does nothing to withlock and to the command, which
-// inherits that: a suspended command would outlive its lock.
+// redirected, or nil. It makes withlock ignore Ctrl-Z, and the command inherits that: a suspended
+// command would outlive its lock.
 func openTerminal() *terminal {
 	file, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	if err != nil {
@@ -52,8 +52,8 @@ func (t *terminal) give(group int) {
 	signalGroup(group, syscall.SIGCONT)
 }
 
-// giveUnlessPiped is give if stdin and stdout are terminals. Otherwise others of a pipeline
-// may read from the terminal, such as a pager.
+// giveUnlessPiped is give if stdin and stdout are terminals. Otherwise another program of the
+// pipeline may read from the terminal, such as a pager.
 func (t *terminal) giveUnlessPiped(group int) {
 	if isTerminal(os.Stdin) && isTerminal(os.Stdout) {
 		t.give(group)
@@ -72,7 +72,7 @@ func (t *terminal) takeBack() {
 }
 
 func (t *terminal) setForeground(group int) {
-	signal.Ignore(syscall.SIGTTOU) // a process in the background gets it here
+	signal.Ignore(syscall.SIGTTOU) // the kernel sends it to a background process that sets the foreground group
 	_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, group)
 }
 
@@ -94,7 +94,7 @@ func awaitCommand(pid int, stopped chan<- struct{}) syscall.WaitStatus {
 		case err == nil && (status.StopSignal() == syscall.SIGTTIN || status.StopSignal() == syscall.SIGTTOU):
 			select {
 			case stopped <- struct{}{}:
-			default: // one is waiting to be read
+			default: // the channel already holds a value
 			}
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// screen is a pseudo terminal, and what was written to it.
+// screen is a pseudo terminal with the output written to it.
 type screen struct {
 	control, user *os.File
 	mu            sync.Mutex
@@ -77,8 +77,8 @@ func newScreen(t *testing.T) *screen {
 	return s
 }
 
-// runIn runs the shell's script in the terminal, as $0 the test program and as $@ the
-// arguments. It returns the shell's process ID, which is also its process group.
+// runIn runs the shell's script in the terminal. $0 is the test program and $@ are the arguments.
+// It returns the shell's process ID, which is also its process group.
 func (s *screen) runIn(t *testing.T, environment []string, script string, args ...string) (pid int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", with([]string{"-c", script, os.Args[0]}, args...)...)
@@ -100,7 +100,7 @@ func (s *screen) runIn(t *testing.T, environment []string, script string, args .
 	return cmd.Process.Pid
 }
 
-// step is something to type, and what the terminal must show then.
+// step is a text to type, and the text that the terminal must show then.
 type step struct{ enter, shows string }
 
 func (s *screen) follow(t *testing.T, steps ...step) {
@@ -111,9 +111,9 @@ func (s *screen) follow(t *testing.T, steps ...step) {
 	}
 }
 
-// TestTerminal checks that the command can read from the terminal, that Ctrl-Z does not
-// suspend it, that Ctrl-C ends it, and that the shell has the terminal back afterwards, also
-// if withlock's own files are redirected.
+// TestTerminal checks that the command can read from the terminal, that Ctrl-Z does not suspend it,
+// and that Ctrl-C ends it. Afterwards the shell must have the terminal back, even if withlock's own
+// files are redirected.
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	const redirected = `echo ready; read line < /dev/tty; echo "got=$line"; read line < /dev/tty; echo "still=$line"; read line < /dev/tty`
@@ -141,10 +141,9 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestTerminalBeforeTheCommand types Ctrl-C when the command waits to begin. It must go to
-// withlock, which passes it on, and not to the waiting process: it can get lost while that
-// becomes the command. The command is not a shell, because dash can lose a Ctrl-C itself,
-// while it starts a process.
+// TestTerminalBeforeTheCommand types Ctrl-C while the command waits to begin. The signal must go to
+// withlock, which passes it on, and not to the waiting process, where it can get lost. The command
+// is not a shell, because dash can lose a Ctrl-C itself while it starts a process.
 func TestTerminalBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	flags, name := onRedis(t, "30s")
@@ -165,8 +164,8 @@ func TestTerminalBeforeTheCommand(t *testing.T) {
 	})
 }
 
-// TestInterruptedGuard has a signal end the guard before it can ignore it, as a Ctrl-C does
-// at the wrong moment. The command has not begun, so the wait was interrupted.
+// TestInterruptedGuard makes a signal end the guard before the guard can ignore it, as a Ctrl-C
+// can. The command has not begun, so withlock must report an interrupted wait.
 func TestInterruptedGuard(t *testing.T) {
 	t.Parallel()
 	flags, name := onRedis(t, "30s")

@@ -11,12 +11,12 @@ import (
 	"syscall"
 )
 
-// onlyZombies reports whether all processes of the group have ended, and only wait for a
-// parent to read their exit codes. Where process 1 does not do that, as in many
-// containers, they stay. It returns false if /proc shows no process of the group.
+// onlyZombies reports whether all processes of the group have ended, and only wait for a parent to
+// read their exit codes. Where process 1 does not do that, as in many containers, they stay. It
+// returns false if /proc shows no process of the group.
 //
-// A process may end after it has started another that is not in the list. Then that one,
-// or the zombie of the first, is new in the next list.
+// A process may start another after the list was read, and end. The next list then shows the new
+// process, or the zombie of the old one.
 func onlyZombies(group int) bool {
 	first, ended := zombies(group)
 	if !ended || len(first) == 0 {
@@ -39,7 +39,7 @@ func zombies(group int) (found []string, ended bool) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH): // the process is gone
 			continue
-		case err != nil: // it may be one of the group
+		case err != nil: // the process may belong to the group
 			return nil, false
 		}
 		// The fields after the program's name, which may contain brackets, are the

@@ -13,22 +13,22 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// endMainThreadVariable makes the test program end its first thread and go on.
+// endMainThreadVariable makes the test program end its first thread and keep running.
 const endMainThreadVariable = "HOLDFAST_TEST_ENDS_MAIN_THREAD"
 
 func init() {
 	if os.Getenv(endMainThreadVariable) != "" {
 		runtime.LockOSThread() // init functions run in the first thread
 		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin) // until the test has ended
+			_, _ = io.Copy(io.Discard, os.Stdin) // blocks until the test has ended
 			os.Exit(0)
 		}()
 		_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
 	}
 }
 
-// TestZombies checks that a group whose only process is a zombie has ended, but not if
-// only the first thread of the process has ended.
+// TestZombies checks that a group whose only process is a zombie counts as ended, but not if only
+// the first thread of the process has ended.
 func TestZombies(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

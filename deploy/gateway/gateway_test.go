@@ -26,8 +26,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// soldOut checks that an order for a sold-out SKU is refused without an instance,
-// with the answer that an instance gives.
+// soldOut checks that the gateway refuses an order for a sold-out SKU without an instance, and with
+// the same answer as an instance.
 func soldOut(s *shop) {
 	s.sell("gone", 2)
 	alone := s.call("POST", s.instances[1].URL()+"/orders", order(1, "gone"))
@@ -36,7 +36,7 @@ func soldOut(s *shop) {
 	}
 	before := s.placed()
 	for n := range 30 {
-		if n == 15 { // the count is read again
+		if n == 15 { // the gateway reads the count again
 			s.expireCache()
 		}
 		a := s.place(order(1, "gone"), "X-Request-Id", "mine")
@@ -62,9 +62,9 @@ func lastUnits(s *shop) {
 	s.expect(201, true, order(3, "few"))
 }
 
-// inFlight returns a scenario which checks that orders for a SKU with one unit reach an
-// instance while the unit is in flight, and that the unit sells when it has come back. counted
-// names its count at the gate: the SKU, or one of its segments.
+// inFlight returns a scenario for a SKU with one unit. Orders must reach an instance while the unit
+// is in flight, and the unit must sell when it has been returned. counted names the SKU's count at
+// the gate: the SKU, or one of its segments.
 func inFlight(sku string, counted stock.SKU) func(*shop) {
 	return func(s *shop) {
 		ctx := context.Background()
@@ -93,9 +93,9 @@ func restocked(s *shop) {
 	s.awaitAnswer(201, true, order(1, "again"))
 }
 
-// keyed checks that the gateway refuses an order with a key only after an instance
-// has refused it, and only while no instance can have accepted it since. The
-// instances accept orders that the gateway does not see.
+// keyed checks that the gateway refuses an order with a key only after an instance has refused it,
+// and only while no instance can have accepted it since. The instances also accept orders that the
+// gateway does not see.
 func keyed(s *shop) {
 	key := func(key string) []string { return []string{"Idempotency-Key", key} }
 	replayed := func(name string, first answer) {
@@ -143,7 +143,7 @@ func keyed(s *shop) {
 	s.expect(409, false, order(1, "keyed"), key("third")...)
 }
 
-// The strategies of stubs, as instances describe them.
+// Strategies of stubs, as instances describe them.
 const (
 	lua        = `{"name":"lua","gate":"script","sound":true}`
 	unsound    = `{"name":"none","gate":"readwrite","sound":false}`
@@ -171,7 +171,7 @@ func stub(t *testing.T, problem, strategy string) map[string]string {
 	return map[string]string{"instances.conf": "server " + server.Listener.Addr().String() + ";\n"}
 }
 
-// inProgress checks that a 409 with another problem is not taken for sold out.
+// inProgress checks that a 409 with another problem is not mistaken for sold out.
 func inProgress(s *shop) {
 	s.count("twin", 0, 1, 0)
 	for range 3 {
@@ -228,9 +228,9 @@ func (s *shop) asAlone(body string, headers ...string) (a, alone answer) {
 	return a, alone
 }
 
-// severalLines checks orders with several lines. One sold-out line is enough to refuse an
-// order, the answer names the SKU that an instance names, and an order with an
-// unknown SKU reaches an instance.
+// severalLines checks orders with several lines. One sold-out line is enough to refuse an order.
+// The answer must name the same SKU as an instance would, and an order with an unknown SKU must
+// reach an instance.
 func severalLines(s *shop) {
 	compare := func(lines ...any) {
 		s.t.Helper()
@@ -496,8 +496,7 @@ func (s *shop) problem(status int, name, method, path, body string, headers ...s
 	return a
 }
 
-// routes checks which routes and methods are public, and that calls that are not
-// change nothing.
+// routes checks which routes and methods are public, and that calls to others change nothing.
 func routes(s *shop) {
 	id := uuid.NewString()
 	s.setStock("here", 3)
@@ -556,8 +555,8 @@ func publicRoutes(s *shop, id string) {
 	}
 }
 
-// counted returns a scenario which checks whether an order for a SKU whose count at the gate
-// is 0 reaches an instance. It must if the count cannot be read, or does not matter.
+// counted returns a scenario for a SKU whose count at the gate is 0. It checks whether an order
+// reaches an instance, which it must if the count cannot be read or does not matter.
 func counted(passed bool) func(*shop) {
 	return func(s *shop) {
 		s.count("left", 0, 1, 0)
@@ -587,9 +586,9 @@ func passesAll(s *shop) {
 
 var inSegments = []string{"--strategy", "segment", "--segments", "4"}
 
-// TestGateway runs every scenario at a gateway of its own. By default it leaves out a cluster
-// without segments, as it has one with them, and rate limits: that the instances are told the
-// address of the client is a scenario of its own, and what they make of it a test of httpapi.
+// TestGateway runs every scenario at its own gateway. By default it leaves out a cluster without
+// segments, and rate limits. Another scenario checks that instances get the client's address, and a
+// test of httpapi checks its use.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	secretive := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")
@@ -664,13 +663,13 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// TestOpenResty runs scenarios with the Redis client under OpenResty's name only. The
-// module is the same, so by default the first must do.
+// TestOpenResty runs scenarios with the Redis client under OpenResty's name only. The module is the
+// same, so by default only the first scenario runs.
 func TestOpenResty(t *testing.T) {
 	t.Parallel()
 	client, err := os.ReadFile("/usr/share/lua/5.1/nginx/redis.lua")
 	if err != nil {
-		t.Skipf("no Redis client for nginx: %v", err) // OwnNginx reports what to install
+		t.Skipf("no Redis client for nginx: %v", err) // OwnNginx reports the packages to install
 	}
 	files := map[string]string{
 		"resty/redis.lua": string(client),
@@ -747,8 +746,8 @@ func TestLedgerIDFile(t *testing.T) {
 // the gateway refuses orders again afterwards.
 func redisGone(s *shop, own *testenv.RedisServer) {
 	refused := func() { s.awaitAnswer(409, false, order(1, "gone")) }
-	// The counts cannot be read, so once they are out of the cache, every order passes. Until
-	// then, only the orders pass that would read them again: fewer than three in succession.
+	// The counts cannot be read, so every order passes once they are no longer cached. Until then,
+	// only orders that would read them again pass: fewer than three in succession.
 	pass := func() {
 		testenv.AwaitSuccess(s.t, "every order passes", func() error {
 			for range 3 {
@@ -802,8 +801,8 @@ func TestRedisPause(t *testing.T) {
 
 var accepted = regexp.MustCompile(`holdfast_orders_total\{result="accepted"\} (\d+)`)
 
-// bothInstances checks that orders are spread over both instances. nginx leaves out an
-// instance for ten seconds that was too busy for a connection.
+// bothInstances checks that orders are spread over both instances. nginx skips an instance for ten
+// seconds after it was too busy for a connection.
 func bothInstances(s *shop) {
 	for range 20 {
 		s.expect(201, true, order(1, "plenty"))
@@ -836,8 +835,8 @@ func noInstance(s *shop) {
 	}
 }
 
-// rateLimits checks that the instances limit each client of the gateway by itself,
-// and that a client cannot claim to be another one.
+// rateLimits checks that the instances limit each client of the gateway separately, and that a
+// client cannot pretend to be another one.
 func rateLimits(s *shop) {
 	from := func(address string) (status int) {
 		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}

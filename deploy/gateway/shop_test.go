@@ -53,39 +53,39 @@ var (
 // soldOutTTL is how long the gateways of most tests cache that a SKU is sold out.
 const soldOutTTL = 300 * time.Millisecond
 
-// longTTL replaces soldOutTTL where several calls must be faster than a cached count
-// expires, also on a slow machine.
+// longTTL replaces soldOutTTL where several calls must be faster than a cached count expires, even
+// on a slow machine.
 const longTTL = 3 * time.Second
 
-// beatTimeout is how long BEAT must not change before the gateway ignores the counts,
-// where a test lets that happen.
+// beatTimeout is how long BEAT must not change before the gateway ignores the counts, in tests that
+// let this happen.
 const beatTimeout = 5 * time.Second
 
-// patience is how long gateways wait for Redis and for instances where they do not fall
-// silent: a machine busy with other tests must not look like a failure.
+// patience is how long gateways wait for Redis and for instances that answer, so that a busy
+// machine does not look like a failure.
 const patience = 15 * time.Second
 
 // shop is two instances on the same stores, and a gateway in front of them. Its methods
 // end the test if they fail, unless they return an error.
 type shop struct {
 	t         testenv.T
-	url       string // the gateway's
+	url       string // URL of the gateway
 	instances []*testenv.APIServer
 	redis     redis.UniversalClient
 	ledger    uuid.UUID
 	redisAddr string
-	segments  int // of each SKU; 0: none
-	beat      int // the BEAT of a fake ledger
+	segments  int // segments of each SKU; 0: no segments
+	beat      int // BEAT of a fake ledger
 	ttl       time.Duration
 	gateway   *testenv.NginxServer
 }
 
-// pair is two instances on the same stores. They serve one scenario at a time, which counts
-// the orders that reach them. Scenarios have SKUs and keys of their own.
+// pair is two instances on the same stores. A pair serves one scenario at a time, which counts the
+// orders that reach it. Each scenario has its own SKUs and keys.
 type pair struct {
 	instances []*testenv.APIServer
 	ledger    uuid.UUID
-	turn      sync.Mutex // held by the scenario that uses them
+	turn      sync.Mutex // held by the scenario that uses the pair
 }
 
 // pairs are the pairs that the scenarios of all tests share, by the flags of the instances.
@@ -99,8 +99,8 @@ type pairs struct {
 
 var shared pairs
 
-// of returns a pair for the plan, for the caller alone until the end of its test. The pair ends
-// with the program.
+// of returns a pair for the plan, for exclusive use until the test ends. The pair ends with the
+// program.
 func (ps *pairs) of(t *testing.T, p plan) *pair {
 	t.Helper()
 	key := strings.Join(append([]string{p.redis, p.db}, p.args...), " ")
@@ -110,7 +110,7 @@ func (ps *pairs) of(t *testing.T, p plan) *pair {
 	return on
 }
 
-// find returns the pair of the key, and starts it if need be.
+// find returns the pair of the key, and starts it if necessary.
 func (ps *pairs) find(t *testing.T, key string, p plan) *pair {
 	t.Helper()
 	ps.mu.Lock()
@@ -143,12 +143,12 @@ func (ps *pairs) end() {
 // plan describes a shop. Its zero value is the default strategy on the shared
 // servers.
 type plan struct {
-	on           *pair  // nil: instances of its own, unless files has others
+	on           *pair  // nil: separate instances, unless files has others
 	redis        string // URL; empty: the shared Redis
 	db           string // URL; empty: a new database on the shared server
 	args         []string
-	ttl          time.Duration     // of cached counts; 0: soldOutTTL
-	fakeLedger   bool              // the test writes the gateway's keys in Redis: no service uses its ledger ID
+	ttl          time.Duration     // lifetime of cached counts; 0: soldOutTTL
+	fakeLedger   bool              // the test writes the gateway's keys in Redis, because no service uses its ledger ID
 	files        map[string]string // further files in nginx's folder
 	environment  []string          // variables of the gateway; they override the defaults
 	redisTimeout time.Duration     // how long the gateway waits for Redis; 0: patience
@@ -219,7 +219,7 @@ func build(t testenv.T, p plan) *shop {
 		"REDIS_PAUSE = 0.2", fmt.Sprintf("REDIS_PAUSE = %v", cmp.Or(p.redisPause, 200*time.Millisecond).Seconds()),
 		"BEAT_TIMEOUT = 5", fmt.Sprintf("BEAT_TIMEOUT = %v", cmp.Or(p.beatTimeout, time.Hour).Seconds()),
 	).Replace(script)
-	// How long it waits for the instances' strategy.
+	// Bounds of the wait for the instances' strategy.
 	patientConf := strings.ReplaceAll(configuration, "500ms;", patience.String()+";")
 	files := map[string]string{"instances.conf": servers, "gateway.lua": patient, "nginx.conf": patientConf}
 	maps.Copy(files, p.files)
@@ -264,8 +264,8 @@ func (s *shop) generation() int {
 	return n
 }
 
-// count writes a count without units in flight, as the gate would. Its epoch is the
-// n-th of the generation that is ahead generations after the current one.
+// count writes a count without units in flight, as the gate would. Its epoch is the n-th of the
+// generation that is ahead generations after the current one.
 func (s *shop) count(sku string, ahead, n, available int) {
 	s.t.Helper()
 	epoch := (s.generation()+ahead)<<28 + n
@@ -353,8 +353,7 @@ func (s *shop) series() map[string]int {
 	return found
 }
 
-// ordersMetric asks an instance only for the counts of orders: there are thousands of
-// metrics.
+// ordersMetric selects only the counts of orders, because an instance has thousands of metrics.
 const ordersMetric = "/metrics?name[]=holdfast_orders_total"
 
 // placed returns the number of orders that reached the instances, whatever their
@@ -376,8 +375,7 @@ func (s *shop) placed() (sum float64) {
 	return sum
 }
 
-// setStock sets the total of a SKU at an instance, because the gateway refuses the
-// call.
+// setStock sets the total of a SKU directly at an instance, because the gateway refuses the call.
 func (s *shop) setStock(sku string, total int) {
 	s.t.Helper()
 	a := s.call("PUT", s.instances[0].URL()+"/stock/"+sku, fmt.Sprintf(`{"kind":"product","total":%d}`, total))
@@ -386,8 +384,8 @@ func (s *shop) setStock(sku string, total int) {
 	}
 }
 
-// sell puts units on sale, sells them all in one order, unless another scenario has, and
-// waits until the SKU is at rest.
+// sell adds units, sells them all in one order unless another scenario has, and waits until the SKU
+// is at rest.
 func (s *shop) sell(sku string, total int) {
 	s.t.Helper()
 	s.setStock(sku, total)

@@ -26,8 +26,8 @@ func main() {
 
 func check(url string) error {
 	client := http.Client{Timeout: timeout, Transport: &http.Transport{
-		// The service is asked by the address of this machine, and its certificate
-		// names what clients call it.
+		// The request goes to this machine's address, but the certificate has the name that clients
+		// use.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // nothing is sent and only a status is read
 	}}
 	response, err := client.Get(url)

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// maxTries bounds how often one change of stock meets another change, or a stale
-// gate, before it is answered stock.ErrBusy.
+// maxTries bounds the tries of one change of stock. A try fails on a concurrent change or a stale
+// gate. After the last one, the change is answered stock.ErrBusy.
 const maxTries = 10
 
 // Stock is the count of one SKU as it stands.
@@ -28,8 +28,8 @@ type Stock struct {
 	Available  int64     // the gate's count, or the stock row's without a gate
 	Sold       int64     // Total less the stock row's available
 	BuyerLimit int64     // units that one buyer may hold; 0: any number, or the limit does not hold yet
-	OpensAt    time.Time // sales begin then; the zero time: they have begun
-	ClosesAt   time.Time // sales end then; the zero time: they do not end
+	OpensAt    time.Time // when sales begin; the zero time: sales have begun
+	ClosesAt   time.Time // when sales end; the zero time: sales do not end
 }
 
 // Audit compares the counts of one SKU. It is exact when no order is under way.
@@ -80,7 +80,7 @@ type Orders interface {
 
 // Admin sets, lists and audits stock. It is safe for concurrent use.
 type Admin struct {
-	gate       Gate // nil if there is none
+	gate       Gate // nil: the strategy has no gate
 	ledger     Ledger
 	reconciler Reconciler
 	orders     Orders
@@ -92,12 +92,11 @@ func New(gate Gate, l Ledger, r Reconciler, o Orders, log *slog.Logger) *Admin {
 	return &Admin{gate: gate, ledger: l, reconciler: r, orders: o, log: log}
 }
 
-// SetStock creates the SKU, or sets its total and its rules, and changes its available
-// as it changes the total, also while it is being sold. created says which.
+// SetStock creates the SKU, or sets its total and its rules. It changes available by as much as
+// total, also during a sale. created reports whether the SKU is new.
 //
-// A buyer limit holds when SetStock returns nil. On a SKU with very many orders, ctx may end
-// before: then the units that buyers hold are counted in the background. See
-// ledger.CountClaims.
+// A buyer limit holds when SetStock returns nil. On a SKU with very many orders, ctx may end before
+// that. Then the units that buyers hold are counted in the background. See ledger.CountClaims.
 //
 // Errors: ErrBelowSold, ErrKindFixed, ErrHours, ErrBusy, ErrSuperseded and ErrUnavailable of
 // package stock. A retry is safe.
@@ -143,23 +142,23 @@ func (a *Admin) setRow(ctx context.Context, set stock.Setting) (row ledger.Stock
 	return row, false, stock.Busy(err)
 }
 
-// fillNew fills the gate with a new SKU. If that fails, the first take asks for it.
+// fillNew fills the gate with a new SKU. If that fails, the first take requests the fill.
 func (a *Admin) fillNew(ctx context.Context, sku stock.SKU) {
 	if err := a.reconciler.Refill(ctx, sku); err != nil {
 		a.log.WarnContext(ctx, "filling the gate with a new SKU failed; the first order will fill it", "sku", sku, "error", err)
 	}
 }
 
-// deliver applies the SKU's additions at the gate. If that fails, a sweep does.
+// deliver applies the SKU's additions at the gate. If that fails, a sweep applies them.
 func (a *Admin) deliver(ctx context.Context, sku stock.SKU) {
 	if err := a.reconciler.Deliver(ctx, sku); err != nil {
 		a.log.WarnContext(ctx, "applying added stock at the gate failed and will be retried", "sku", sku, "error", err)
 	}
 }
 
-// shrink removes n units as an order would: at the gate first, so that they cannot
-// be sold meanwhile, and then in the ledger. stock.ErrRowChanged: the total has changed. A
-// stock.Reconcilable error asks for PrepareRetry.
+// shrink removes n units as an order would: at the gate first, so that they cannot be sold
+// meanwhile, and then in the ledger. stock.ErrRowChanged means that the total has changed. After a
+// stock.Reconcilable error, call PrepareRetry.
 func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.StockRow, error) {
 	take := stock.Take{Deduction: stock.Deduction{
 		OrderID: uuid.New(), TakeID: uuid.New(),
@@ -211,8 +210,8 @@ func (a *Admin) Stock(ctx context.Context, sku stock.SKU) (Stock, error) {
 	return a.asStock(ctx, row)
 }
 
-// ListStock returns up to limit SKUs that follow after, by SKU, and the one to
-// continue after; next is empty at the end.
+// ListStock returns up to limit SKUs greater than after, sorted. next is the SKU to continue after,
+// and empty at the end.
 func (a *Admin) ListStock(ctx context.Context, after stock.SKU, limit int) (page []Stock, next stock.SKU, err error) {
 	rows, err := a.ledger.Rows(ctx, after, limit+1)
 	if err != nil {
@@ -234,8 +233,8 @@ func (a *Admin) asStock(ctx context.Context, row ledger.StockRow) (Stock, error)
 	return page[0], nil
 }
 
-// asStocks returns the rows with the available of the gate. A count that the gate lacks is the
-// row's: the next order fills it.
+// asStocks returns the rows with the gate's available counts. Where the gate has no count, it
+// returns the row's: the next order fills the gate.
 func (a *Admin) asStocks(ctx context.Context, rows []ledger.StockRow) ([]Stock, error) {
 	levels := make([]stock.Level, len(rows)) // not filled
 	if a.gate != nil && len(rows) > 0 {
@@ -285,8 +284,8 @@ func (a *Admin) Audit(ctx context.Context, sku stock.SKU) (Audit, error) {
 	return audit, nil
 }
 
-// filledLevel reads the gate's count of the row, and fills it first if the gate lacks it. nil:
-// there is no gate.
+// filledLevel reads the gate's count of the row, and fills it first if the gate lacks it. It
+// returns nil without a gate.
 func (a *Admin) filledLevel(ctx context.Context, row ledger.StockRow) (*stock.Level, error) {
 	if a.gate == nil {
 		return nil, nil

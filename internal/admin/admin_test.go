@@ -14,19 +14,19 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// errAway is an error of a store.
+// errAway is the error of a store that cannot be reached.
 var errAway = errors.New("the store is away")
 
 const apple stock.SKU = "apple"
 
-// shop has an Admin over a gate, a ledger and a reconciler in memory, which follow
-// their documented contracts for the SKU apple. A test scripts their failures.
+// shop has an Admin over a gate, a ledger and a reconciler in memory. These implement their
+// documented contracts for the SKU apple. A test sets their failures.
 type shop struct {
 	*Admin
-	gate       *fakeGate // nil if there is none
+	gate       *fakeGate // nil if there is no gate
 	ledger     *fakeLedger
 	reconciler *fakeReconciler
-	calls      []string    // of gate, ledger and reconciler, in order
+	calls      []string    // calls of gate, ledger and reconciler, in order
 	changed    []stock.SKU // the arguments of StockChanged
 }
 
@@ -43,7 +43,7 @@ func newShop(withGate bool) *shop {
 	return s
 }
 
-// stocked returns a shop with 10 apples, of which some are sold.
+// stocked returns a shop with 10 apples. Some of them are sold.
 func stocked(withGate bool, sold int64) *shop {
 	s := newShop(withGate)
 	s.ledger.row = &ledger.StockRow{SKU: apple, Kind: stock.Product, Total: 10, Available: 10 - sold, Epoch: 1}
@@ -80,8 +80,8 @@ type fakeGate struct {
 	filled              bool
 	available, inFlight int64
 
-	refuse func() error // if not nil, called before a take; an error is its answer
-	lost   error        // if not nil, the answer of a take that was cut
+	refuse func() error // called before a take, unless nil; take returns its error
+	lost   error        // the answer of a take that was cut, if not nil
 }
 
 func (g *fakeGate) Take(_ context.Context, d stock.Deduction) (stock.Take, error) {
@@ -108,13 +108,13 @@ func (g *fakeGate) Take(_ context.Context, d stock.Deduction) (stock.Take, error
 
 type fakeLedger struct {
 	*shop
-	row         *ledger.StockRow // nil: there is none
+	row         *ledger.StockRow // nil: the row does not exist
 	sold        int64
 	undelivered int64 // units that have not reached the gate
 
-	refuse func() error                                // if not nil, called before Set; an error is its answer
+	refuse func() error                                // called before Set, unless nil; Set returns its error
 	answer func(out order.Outcome) order.Outcome       // if not nil, replaces the outcome of Shrink
-	meet   func(t stock.Take) (refusal error, ok bool) // if not nil, called before Shrink; ok: the refusal is its outcome
+	meet   func(t stock.Take) (refusal error, ok bool) // called before Shrink if not nil; if ok, refusal is the outcome
 }
 
 func (l *fakeLedger) Row(context.Context, stock.SKU) (ledger.StockRow, error) {
@@ -205,10 +205,10 @@ func (o fakeOrders) StockChanged(skus ...stock.SKU) { o.changed = append(o.chang
 
 type fakeReconciler struct {
 	*shop
-	unusable, cannot error         // if not nil, the answers of Usable and PrepareRetry
-	noLevels         error         // if not nil, the answer of Levels
-	noFill           error         // if not nil, the answer of Refill and Deliver
-	resolved         order.Outcome // of an unknown outcome
+	unusable, cannot error         // answers of Usable and PrepareRetry, if not nil
+	noLevels         error         // answer of Levels, if not nil
+	noFill           error         // answer of Refill and Deliver, if not nil
+	resolved         order.Outcome // resolution of an unknown outcome
 }
 
 func (r *fakeReconciler) Usable(context.Context) error { return r.unusable }
@@ -332,7 +332,7 @@ func TestRaise(t *testing.T) {
 	if st, _, err := s.set(t.Context(), 16); err != nil || st.Total != 16 || st.Available != 11 {
 		t.Errorf("answered %+v, %v", st, err)
 	}
-	// The same total again delivers what is left.
+	// A second call with the same total delivers the rest.
 	s.reconciler.noFill, s.calls = nil, nil
 	if _, _, err := s.set(t.Context(), 16); err != nil {
 		t.Error(err)
@@ -393,7 +393,7 @@ func TestShrink(t *testing.T) {
 			prepare: func(s *shop) {
 				s.ledger.meet = func(stock.Take) (error, bool) {
 					s.ledger.meet = nil
-					s.ledger.row.Total++ // by another administrator
+					s.ledger.row.Total++ // changed by another administrator
 					s.ledger.row.Available++
 					s.gate.available++
 					return nil, false
@@ -510,8 +510,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRead checks what is shown of a SKU, also if the gate lacks its count: reading does not
-// fill it, and an audit does.
+// TestRead checks the answers about a SKU, even if the gate lacks its count: reading does not fill
+// the gate, and an audit does.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	s := stocked(true, 4)
@@ -550,7 +550,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: answered %v", name, err)
 		}
 	}
-	if page, _, err := s.ListStock(t.Context(), apple, 1); err != nil || len(page) > 0 { // it needs no gate
+	if page, _, err := s.ListStock(t.Context(), apple, 1); err != nil || len(page) > 0 { // listing needs no gate
 		t.Errorf("listed %+v behind the last SKU, %v", page, err)
 	}
 	s.ledger.row = nil
@@ -566,8 +566,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestSetStock_CountsClaims checks that SetStock returns when a buyer limit holds, and shows
-// none before.
+// TestSetStock_CountsClaims checks that SetStock returns once a buyer limit is in effect, and shows
+// no limit before.
 func TestSetStock_CountsClaims(t *testing.T) {
 	s := stocked(false, 4)
 	s.ledger.row.BuyerLimit, s.ledger.row.CountedTo.Valid = 3, true
@@ -589,8 +589,8 @@ func TestSetStock_CountsClaims(t *testing.T) {
 	}
 }
 
-// TestStockChanged checks that orders are told of every change of a SKU, also if its answer
-// was lost, once it is committed.
+// TestStockChanged checks that orders are notified of every committed change of a SKU, even if its
+// answer was lost.
 func TestStockChanged(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []error{nil, errAway} {

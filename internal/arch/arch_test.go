@@ -101,7 +101,7 @@ var onlyIn = map[string][]string{
 	"golang.org/x/time":                      {"internal/ratelimit"},
 }
 
-// opens lists the calls that open a store. Only openers make them.
+// opens lists the calls that open a store. Only the packages in openers may make them.
 var opens = map[string]bool{
 	"redis.NewClient": true, "redis.NewClusterClient": true, "redis.NewFailoverClient": true,
 	"redis.NewFailoverClusterClient": true, "redis.NewUniversalClient": true, "gorm.Open": true, "sql.Open": true, "sql.OpenDB": true,
@@ -112,8 +112,8 @@ var openers = []string{"internal/store", "internal/testenv", "bench", "bench/...
 // named lists the packages that may contain the name of a strategy.
 var named = []string{"internal/assembly", "bench", "bench/...", "loadtest", "loadtest/..."}
 
-// dialects lists the constants of the kinds of database. A difference between the
-// kinds is a method of sqltx.Dialect, so only sqltx compares with them.
+// dialects lists the constants of the kinds of database. Only sqltx may compare with them, because
+// a difference between the kinds must be a method of sqltx.Dialect.
 var dialects = map[string]bool{"sqltx.MySQL": true, "sqltx.Postgres": true, "sqltx.SQLite": true}
 
 // within reports whether the package is one of these; "a/..." matches all packages
@@ -125,7 +125,7 @@ func within(pkg string, these []string) bool {
 	})
 }
 
-// check returns what is wrong in a source file that is not a test.
+// check returns the violations in a source file that is not a test.
 func check(pkg string, file *ast.File) (faults []string) {
 	fault := func(format string, args ...any) {
 		faults = append(faults, pkg+": "+fmt.Sprintf(format, args...))
@@ -193,7 +193,7 @@ func isDialect(e ast.Expr) bool {
 	return ok && dialects[x.Name+"."+selected.Sel.Name]
 }
 
-// TestTree: every file of the module obeys the rules.
+// TestTree checks that every file of the module obeys the rules.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")

@@ -15,18 +15,17 @@ import (
 	"testing"
 )
 
-// A test states an order of events, not a duration. It waits for events with
-// testenv.Await, AwaitSuccess, Receive or Poll, which share one bound. So test code may
-// not sleep, have timeouts of its own, or fail because something took too long. In a
-// bubble of testing/synctest, where time costs nothing and a busy machine adds nothing,
-// it may do all of that. What must be fast is a benchmark.
+// A test states an order of events, not a duration. It waits for events with testenv.Await,
+// AwaitSuccess, Receive or Poll, which share one bound. So test code may not sleep, have its own
+// timeouts, or fail because something took too long. In a bubble of testing/synctest, it may do all
+// of that, because its clock does not depend on the machine. A benchmark checks what must be fast.
 //
-// A bubble is a function literal that is an argument of synctest.Test, or of a function
-// of the package that calls synctest.Test. A named function belongs to bubbles if it is
-// mentioned only there. A method that only other code calls in a bubble says so, on the
-// same line: "// in a bubble".
+// A bubble is a function literal that is an argument of synctest.Test, or of a function of the
+// package that calls synctest.Test. A named function belongs to bubbles if it is mentioned only
+// there. A sleep in a method that only other code calls in a bubble is marked on the same line: "//
+// in a bubble".
 
-// timed lists the functions that may measure and sleep nevertheless, and why.
+// timed lists the functions that may measure time and sleep nevertheless, with the reasons.
 var timed = map[string]string{
 	"internal/testenv/await.go Poll":      "the one bound, and the pauses between two looks",
 	"internal/testenv/await.go Dither":    "the work of a client or of a holder: no test depends on its length",
@@ -53,15 +52,16 @@ var timed = map[string]string{
 // support lists the packages, apart from tests, that hold test code.
 var support = []string{"internal/testenv", "internal/testenv/...", "internal/faults", "internal/store/storetest", "internal/lock/locktest", "internal/stock/gatetest", "internal/ledger/cutter/cuttertest"}
 
-// inBubble is what a line with a sleep of a bubble says if the rules cannot see it.
+// inBubble is the mark on a line with a sleep that runs in a bubble, where the rules cannot detect
+// that.
 const inBubble = "in a bubble"
 
-// timing finds what depends on durations in the test code of one package.
+// timing finds dependencies on durations in the test code of one package.
 type timing struct {
 	set     *token.FileSet
-	files   map[string]*ast.File // by path
-	bubbles map[ast.Node]bool    // literals and declarations of functions
-	runners map[string]bool      // the functions that call synctest.Test and have a function as parameter
+	files   map[string]*ast.File // files by path
+	bubbles map[ast.Node]bool    // literals and declarations of functions that run in bubbles
+	runners map[string]bool      // functions that call synctest.Test and have a function as parameter
 }
 
 // call returns the package and the name of a call such as time.Sleep(d).
@@ -104,7 +104,7 @@ func (t *timing) visit(f func(file string, around []ast.Node, n ast.Node)) {
 	}
 }
 
-// findBubbles finds out which functions run in bubbles only.
+// findBubbles finds the functions that run only in bubbles.
 func (t *timing) findBubbles() {
 	t.bubbles, t.runners = make(map[ast.Node]bool), make(map[string]bool)
 	t.visit(func(_ string, around []ast.Node, n ast.Node) {
@@ -121,10 +121,10 @@ func (t *timing) findBubbles() {
 			return
 		}
 		for _, argument := range c.Args {
-			t.bubbles[argument] = true // a literal, or something else that does not matter
+			t.bubbles[argument] = true // a literal, or an argument that does not matter
 		}
 	})
-	for found := -1; found != len(t.bubbles); { // functions that functions of bubbles call
+	for found := -1; found != len(t.bubbles); { // also functions that are called only by functions of bubbles
 		found = len(t.bubbles)
 		outside, inside := make(map[string]bool), make(map[string]bool)
 		t.visit(func(_ string, around []ast.Node, n ast.Node) {
@@ -158,8 +158,7 @@ func (t *timing) isInBubble(around []ast.Node) bool {
 	return slices.ContainsFunc(around, func(n ast.Node) bool { return t.bubbles[n] })
 }
 
-// elapsed returns the expressions and variables of a function that are a time since
-// something.
+// elapsed returns the expressions and variables of a function that measure elapsed time.
 func elapsed(f *ast.FuncDecl) func(e ast.Expr) bool {
 	variables := make(map[string]bool)
 	measures := func(e ast.Expr) bool {
@@ -189,11 +188,11 @@ func elapsed(f *ast.FuncDecl) func(e ast.Expr) bool {
 	return measures
 }
 
-// faults returns what depends on durations. The names of the functions that timed lists
-// are added to used.
+// faults returns the dependencies on durations. It adds the names of functions that timed lists to
+// used.
 func (t *timing) faults(used map[string]bool) (faults []string) {
 	t.findBubbles()
-	allowed := make(map[string]map[int]bool) // lines that say that they are in a bubble
+	allowed := make(map[string]map[int]bool) // lines that are marked as in a bubble
 	for name, file := range t.files {
 		allowed[name] = make(map[int]bool)
 		for _, group := range file.Comments {
@@ -253,8 +252,8 @@ func rule(around []ast.Node, n ast.Node, measures func(ast.Expr) bool) string {
 	return ""
 }
 
-// isCondition reports whether the innermost statement around a node is a loop. The node
-// is a part of the loop's condition then.
+// isCondition reports whether the innermost statement around a node is a loop. Then the node is a
+// part of the loop's condition.
 func isCondition(around []ast.Node) bool {
 	for _, n := range slices.Backward(around) {
 		if _, ok := n.(ast.Stmt); ok {
@@ -265,7 +264,7 @@ func isCondition(around []ast.Node) bool {
 	return false
 }
 
-// TestTiming: no test code of the module depends on durations.
+// TestTiming checks that no test code of the module depends on durations.
 func TestTiming(t *testing.T) {
 	t.Parallel()
 	root, packages := filepath.Join("..", ".."), make(map[string]*timing)
@@ -313,8 +312,7 @@ func TestTiming(t *testing.T) {
 	}
 }
 
-// TestTimingRules checks that each rule finds what it forbids, and accepts what a test may
-// do.
+// TestTimingRules checks that each rule finds its violations, and accepts allowed code.
 func TestTimingRules(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ code, fault string }{
@@ -329,7 +327,7 @@ func TestTimingRules(t *testing.T) {
 		{`func TestA(t *testing.T) { if 5 <= time.Now().Sub(start) { t.Error() } }`, "TestA must be fast"},
 		{`func TestA(t *testing.T) { synctest.Test(t, func(t *testing.T) { help() }) }; func help() { time.Sleep(1) }; func TestB(t *testing.T) { help() }`, "help sleeps"},
 		{`func (fake) Load() { time.Sleep(1) }`, "Load sleeps"},
-		{"func (fake) Load() {\n time.Sleep(1) // in a bubble\n}", "Load sleeps"}, // the package has none
+		{"func (fake) Load() {\n time.Sleep(1) // in a bubble\n}", "Load sleeps"}, // the package has no bubble
 
 		{`func TestA(t *testing.T) { if took := time.Since(start); took < 5 { t.Error() } }`, ""},
 		{`func TestA(t *testing.T) { if time.Now().Before(end) { t.Error() } }`, ""},

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
-// BenchmarkPlace measures an order on embedded stores, one at a time, without traces and
-// with all its spans, without their export.
+// BenchmarkPlace measures orders on embedded stores, one at a time. It measures them without
+// traces, and with all spans but without their export.
 func BenchmarkPlace(b *testing.B) {
 	for _, bm := range []struct {
 		name   string

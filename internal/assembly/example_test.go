@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// reserving is a cutter that keeps units of every SKU in reserve: for exchanges, for
-// example. Check and cut are one UPDATE.
+// reserving is a cutter that keeps units of every SKU in reserve, for example for exchanges. One
+// UPDATE both checks and cuts.
 type reserving struct{ reserve int64 }
 
 func (c reserving) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes []stock.Take) (cutter.Plan, error) {

@@ -54,14 +54,14 @@ type Instance struct {
 	Ledger     *ledger.Ledger
 	// Consumer commits queued orders. It is nil if the strategy queues none. Run runs it.
 	Consumer *async.Consumer
-	// Stores are those that the instance was built on. They are empty if New made it.
+	// Stores are the stores that the instance was built on. They are empty if New made it.
 	Stores  Stores
 	log     *slog.Logger
-	closers []func() error // in the order in which Close calls them
+	closers []func() error // in the order in which Close calls the closers
 }
 
-// New joins strategy s and db, the ledger with that ID, into an instance. The gate and db
-// stay the caller's. Call Start before the first order, and Run beside the orders.
+// New joins strategy s and db, the ledger with that ID, into an instance. The caller still owns the
+// gate and db, and closes them. Call Start before the first order, and Run beside the orders.
 func New(db *sqltx.DB, ledgerID uuid.UUID, s Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
 		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
@@ -72,7 +72,7 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s Strategy, o Options) *Instance {
 	if s.Counter != nil { // a nil pointer is not a nil interface
 		counter = s.Counter
 	}
-	var orders *order.Service // Run, which expires orders, comes later
+	var orders *order.Service // set below, before Run expires the first order
 	r := reconcile.New(counter, l, reconcile.Options{
 		Layout: s.Layout, Queues: s.Journal != nil, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
 		Returned: func(skus ...stock.SKU) { orders.StockChanged(skus...) },
@@ -140,9 +140,9 @@ func (i *Instance) RunBeside(ctx context.Context) (stop func()) {
 	}
 }
 
-// Ready returns why the instance cannot place orders now. The schema of Stores may be newer
-// than this program: a newer one has migrated it and takes over, while this one still
-// serves.
+// Ready returns an error if the instance cannot place orders now. A schema that is newer than this
+// program is no error: a newer program has migrated it, and this one serves until the newer one
+// takes over.
 func (i *Instance) Ready(ctx context.Context) error {
 	if err := i.Reconciler.Ready(ctx); err != nil || i.Stores.SQL == nil {
 		return err

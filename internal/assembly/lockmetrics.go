@@ -11,9 +11,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
-// lockMetrics counts what happens to the strategy's locks. No label holds a lock's
-// name, so that the number of series stays bounded. Every value of a label is
-// there from the start.
+// lockMetrics counts what happens to the strategy's locks. No label holds a lock's name, so that
+// the number of series stays bounded. Every label value is present from the start.
 type lockMetrics struct {
 	requests *prometheus.CounterVec
 	lost     *prometheus.CounterVec
@@ -31,7 +30,7 @@ func newLockMetrics(r prometheus.Registerer) *lockMetrics {
 			Name: "holdfast_lock_lost_total", Help: "Locks that were lost before they were unlocked, by reason.",
 		}, []string{"reason"}),
 		wait: auto.NewHistogram(latency.Options("holdfast_lock_wait_seconds", "Time from a request for a lock to its grant.")),
-		// Beyond 10 s: near the default of --lease, and above.
+		// Buckets beyond 10 s are near the default of --lease, and above it.
 		held: auto.NewHistogram(latency.Options("holdfast_lock_held_seconds", "Time from the grant of a lock until it is unlocked or lost.", 20, 30, 60)),
 	}
 	for _, result := range []string{granted, held, cancelled, failed} {
@@ -49,7 +48,7 @@ const granted, held, cancelled, failed = "granted", "held", "cancelled", "failed
 // The labels of lost locks.
 const expired, deleted, sessionExpired, disconnected, unknown = "expired", "deleted", "session_expired", "disconnected", "unknown"
 
-// observe counts an event.
+// observe counts an event of a lock.
 func (m *lockMetrics) observe(e lock.Event) {
 	switch e.What {
 	case lock.Granted:

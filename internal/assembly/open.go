@@ -21,8 +21,8 @@ type Parts struct {
 	Fence    bool // refuse a lock holder whose lease has ended
 	Segments int  // the number of segments of a SKU, 1 to MaxSegments; only for segmented strategies
 	Slots    int  // the number of slots of a SKU, 1 to MaxSlots; only for strategies with slots
-	// Draining keeps instances that serve from sharing the stock with this one, so that
-	// nobody queues orders while it commits those that are queued.
+	// Draining keeps instances that serve from sharing the stock with this one, so that no instance
+	// queues orders while this one commits the queued orders.
 	Draining bool
 }
 
@@ -46,9 +46,9 @@ func Open(ctx context.Context, p Parts, o Options) (i *Instance, err error) {
 	return i, nil
 }
 
-// Build opens the locks, builds the strategy, and joins them with the stores into an
-// instance. It warns of locks that are too weak for the strategy. The schema must
-// be prepared. The stores stay the caller's: close them after the instance.
+// Build opens the locks, builds the strategy, and joins them with the stores into an instance. It
+// warns of locks that are too weak for the strategy. The schema must be prepared. The caller closes
+// the stores, after the instance.
 func Build(ctx context.Context, stores Stores, p Parts, o Options) (*Instance, error) {
 	ledgerID, err := stores.SQL.LedgerID(ctx)
 	if err != nil {

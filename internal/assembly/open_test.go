@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestDraining checks that an instance that drains takes the stock from one of the same
-// flags that serves.
+// TestDraining checks that a draining instance takes the stock from a serving instance with the
+// same flags.
 func TestDraining(t *testing.T) {
 	t.Parallel()
 	ctx, log := t.Context(), slog.New(slog.DiscardHandler)
@@ -52,8 +52,8 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-// TestStart_OldRedis checks that an instance whose Redis is too old to queue orders leaves the
-// stock to the instances that sell it. No drain could free it again.
+// TestStart_OldRedis checks that an instance whose Redis is too old to queue orders does not take
+// over the stock. Otherwise no drain could release it.
 func TestStart_OldRedis(t *testing.T) {
 	t.Parallel()
 	ctx, log := t.Context(), slog.New(slog.DiscardHandler)

@@ -104,7 +104,7 @@ func CheckFile(db string) error {
 	return nil
 }
 
-// MendDirty is what to do about a dirty schema.
+// MendDirty tells the operator how to repair a dirty schema.
 const MendDirty = "run api migrate up to complete it, or api migrate down to revert it"
 
 // PrepareSchema migrates the schema if migrate is set. It returns an error if the schema

@@ -35,11 +35,11 @@ const (
 	// from gathering.
 	gatherLease = 2 * time.Second
 
-	// A cutter that cuts a whole group runs one transaction at a time, while the
-	// next group fills. A second transaction would wait for the hot row and make
-	// both groups smaller. With slots it would not wait, but make groups smaller too, which
-	// costs more than it gains. The other cutters have one order in each transaction. The
-	// number of their transactions leaves connections for reading.
+	// A cutter that cuts a whole group runs one transaction at a time, while the next group fills.
+	// A second transaction would wait for the hot row and make both groups smaller. With slots, a
+	// second transaction would not wait, but it would also make groups smaller, which costs more
+	// than it gains. The other cutters have one order in each transaction. Their transactions are
+	// few enough to leave connections for reading.
 	groupSize, groupParallel = 128, 1
 	singleParallel           = 24
 )
@@ -50,7 +50,7 @@ type Strategy struct {
 	// Layout names the settings on which instances must agree to sell the same
 	// stock. The ledger stores the layout of its generation.
 	Layout string
-	Gate   gate.Gate // nil if there is none
+	Gate   gate.Gate // nil: the strategy has no gate
 	// Counter keeps the counts that Gate takes units from. It is nil without a gate.
 	Counter *gate.Counter
 	// Journal keeps orders that are answered before the ledger has them. nil: orders are
@@ -65,7 +65,7 @@ type Strategy struct {
 // Spec is one row of the table.
 type Spec struct {
 	Name   string
-	Gate   string // the name of the gate; empty if there is none
+	Gate   string // the name of the gate; empty: the strategy has no gate
 	Cutter string
 	// Sound means that the strategy never sells a unit twice, even without a guard
 	// and with any number of instances on the same stores.
@@ -76,9 +76,9 @@ type Spec struct {
 
 	gate             func(Backends) (*gate.Counter, gate.Gate)
 	cutter           func() cutter.Cutter
-	slots            bool // the cutter is Slots, in place of the field cutter, and the layout names their number
+	slots            bool // the cutter is Slots instead of the field cutter, and the layout names the number of slots
 	group            bool
-	queues           bool // orders go into the gate's journal, and are answered then
+	queues           bool // orders are answered once the gate's journal has them
 	rowLocks         bool // SKIP LOCKED must lock rows
 	locks, segmented bool // whether the layout names the lock and the number of segments
 }
@@ -216,8 +216,7 @@ func segments(b Backends) (*gate.Counter, gate.Gate) {
 	return b.inSegments(b.script(gate.Layout{Segments: b.Segments}))
 }
 
-// queue lets one instance at a time consume the queue of a SKU: the one that holds a
-// lock in the gate's Redis.
+// queue lets only the instance that holds a lock in the gate's Redis consume the queue of a SKU.
 func queue(b Backends) (*gate.Counter, gate.Gate) {
 	leases := redislock.New(b.Redis, redislock.Options{Lease: turnLease})
 	return gate.NewQueue(b.Redis, b.LedgerID, leases, lockWait)

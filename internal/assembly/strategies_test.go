@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// TestLayout checks that a layout names the version of the gate's scripts and the number of
-// slots, and nothing of the kind for strategies without them.
+// TestLayout checks that a layout names the version of the gate's scripts and the number of slots,
+// if the strategy has them.
 func TestLayout(t *testing.T) {
 	for _, s := range Strategies() {
 		layout := s.layout(Backends{LockName: "redis", Segments: 8, Slots: 8})
@@ -27,7 +27,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestQueueing checks that the table says truly which gates have a journal.
+// TestQueueing checks that the table marks exactly the gates that have a journal.
 func TestQueueing(t *testing.T) {
 	server, err := store.OpenInProcessRedis(t.Context())
 	if err != nil {

@@ -26,24 +26,23 @@ import (
 const (
 	// maxBatch bounds the orders that one call to the journal reads or finishes.
 	maxBatch = 256
-	// readWait is how long a consumer waits for an order before it looks again for
-	// orders that other consumers have left. A read cannot be interrupted, so a process
-	// that stops waits as long.
+	// readWait is how long a consumer waits for an order before it looks again for orders that
+	// other consumers have left. A read cannot be interrupted, so stopping a process takes up to
+	// this long.
 	readWait = 200 * time.Millisecond
-	// maxIdle is how long an order may be with a consumer that does not finish it,
-	// before another one claims it. It is the time that the orders of a killed
-	// instance wait.
+	// maxIdle is how long an order may be with a consumer that does not finish it, before another
+	// one claims it. The orders of a killed instance wait for this time.
 	maxIdle = 5 * time.Second
-	// claimPause is the pause between two looks for such orders. watchPause is the
-	// pause between two measurements of the journal.
+	// claimPause is the pause between two searches for orders that other consumers have left.
+	// watchPause is the pause between two measurements of the journal.
 	claimPause, watchPause = time.Second, time.Second
 	// prunePause is the pause between two removals of consumers that are gone.
 	prunePause = time.Minute
-	// commitTimeout bounds the work on one order after it was read, and what is
-	// left to do when the consumer stops.
+	// commitTimeout bounds the work on one order after it was read, and the work left when the
+	// consumer stops.
 	commitTimeout = 10 * time.Second
-	// maxTries bounds how often one order meets a stale gate. Then it waits for its next
-	// delivery.
+	// maxTries bounds how often one order meets a stale gate. After that, the order waits for its
+	// next delivery.
 	maxTries = 5
 	// failurePause is the shortest pause after an order that is not finished.
 	failurePause = 50 * time.Millisecond
@@ -53,16 +52,16 @@ const (
 type Ledger interface {
 	// Record commits the order of a take, and returns its outcome.
 	Record(ctx context.Context, t stock.Take) (order.Order, order.Outcome)
-	// RecordRefusal records that a queued order is refused. The row blocks the order's ID.
-	// Refused: the take is not committed and never will be.
+	// RecordRefusal records that a queued order is refused. The row blocks the order's ID. A
+	// refused outcome means that the take is not committed and never will be.
 	RecordRefusal(ctx context.Context, t stock.Take) order.Outcome
-	// Order reads an order. order.ErrUnknownOrder: there is none.
+	// Order reads an order. It returns order.ErrUnknownOrder if there is none.
 	Order(ctx context.Context, id uuid.UUID) (*order.Order, error)
 	// Now returns the time of the ledger, as well as it is known.
 	Now() time.Time
 }
 
-// Reconciler is what committing needs to remove what makes takes fail. See
+// Reconciler is what committing needs to remove the causes of failed takes. See
 // reconcile.Reconciler.
 type Reconciler interface {
 	Usable(ctx context.Context) error
@@ -71,16 +70,14 @@ type Reconciler interface {
 	GiveBack(ctx context.Context, t stock.Take) bool
 }
 
-// Consumer commits the queued orders of one journal, beside the consumers of other
-// instances.
+// Consumer commits the queued orders of one journal, beside the consumers of other instances.
 //
-// Two consumers may work on the same order: one was slow, and the other claimed it.
-// Both record the same take under the order's ID, so it is committed once. A take
-// is given back only when the ledger has another row under the ID, or when the
-// stock row's epoch has changed and the ledger does not have the order. Then no
-// consumer can commit the take any more. If that row is a void order, the order ends as
-// refused: an instance of another strategy has left it, or recovery after Redis had lost
-// an earlier order of the key.
+// Two consumers may work on the same order, if one was slow and the other claimed it. Both record
+// the same take under the order's ID, so it is committed once. A take is given back only when the
+// ledger has another row under the ID, or when the stock row's epoch has changed and the ledger
+// does not have the order. Then no consumer can commit the take any more. If that row is a void
+// order, the queued order ends as refused. Such a row comes from an instance of another strategy,
+// or from recovery after Redis had lost an earlier order of the key.
 type Consumer struct {
 	name       string // among the consumers of all instances
 	journal    Journal
@@ -93,8 +90,8 @@ type Consumer struct {
 	underWay   *underWay
 }
 
-// NewConsumer returns a Consumer of the journal. It calls learn with each reason for which
-// the ledger has refused an order, and a time before the ledger was asked. t may be nil.
+// NewConsumer returns a Consumer of the journal. For each order that the ledger refuses, it calls
+// learn with the reason and a time before the request to the ledger. t may be nil.
 func NewConsumer(j Journal, l Ledger, r Reconciler, learn func(asked time.Time, reason error), log *slog.Logger, registry prometheus.Registerer, t *tracing.Tracer) *Consumer {
 	return &Consumer{
 		name: uuid.NewString(), journal: j, learn: learn, ledger: l, reconciler: r,
@@ -102,8 +99,8 @@ func NewConsumer(j Journal, l Ledger, r Reconciler, learn func(asked time.Time, 
 	}
 }
 
-// Start prepares the journal, and returns why orders cannot be queued. Call it before
-// the first order is queued.
+// Start prepares the journal, and returns an error if orders cannot be queued. Call it before the
+// first order is queued.
 func (c *Consumer) Start(ctx context.Context) error { return c.journal.Open(ctx, c.name) }
 
 // Run commits queued orders until ctx ends. Then it finishes the orders that it has
@@ -133,7 +130,7 @@ func (c *Consumer) Queued(ctx context.Context) (int64, error) {
 	return queued, err
 }
 
-// failures counts what has failed in a row. It is safe for concurrent use.
+// failures counts consecutive failures. It is safe for concurrent use.
 type failures struct{ inRow atomic.Int64 }
 
 func (f *failures) note(failed bool) {
@@ -196,7 +193,7 @@ func (c *Consumer) next(ctx context.Context, claim bool) (takes []stock.Take, er
 func (c *Consumer) finishAll(ctx context.Context, ends <-chan end, failures *failures) {
 	for first := range ends {
 		some := []end{first}
-		for len(some) < maxBatch && len(ends) > 0 { // nobody else receives
+		for len(some) < maxBatch && len(ends) > 0 { // no other goroutine receives
 			some = append(some, <-ends)
 		}
 		failures.note(!c.finish(ctx, some))
@@ -235,14 +232,14 @@ func (c *Consumer) finish(ctx context.Context, ends []end) (all bool) {
 type end struct {
 	take   stock.Take // the last take that is known of the order
 	became string     // one of the constants below
-	err    error      // it has not ended
+	err    error      // why the order has not ended
 }
 
-// How a queued order can end.
+// The ways in which a queued order can end.
 const (
 	committed = "committed"
 	refused   = "refused"
-	duplicate = "duplicate" // the ledger has its ID already: it was a retry of an order that had ended
+	duplicate = "duplicate" // the ledger has the order's ID already: a retry of an order that had ended
 )
 
 // trace is end in the trace of the request that queued the order.
@@ -265,7 +262,7 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	found, exists := out.Duplicate()
 	switch {
 	case exists && found.Status == order.Void: // this order was acknowledged and must not vanish: it is refused
-	case exists: // the ID belongs to another take's order, or to a row that is none
+	case exists: // the ID belongs to another take's order, or to a row that is not an order
 		return c.given(ctx, t, duplicate)
 	case out.Committed():
 		return end{take: t, became: committed}
@@ -286,8 +283,8 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 		return end{take: t, became: committed}
 	}
 	e := c.given(ctx, t, refused)
-	if e.err == nil && !errors.Is(out.Reason(), errTakingAgain) { // the ledger has refused it, not the gate
-		c.reconciler.FinishTake(ctx, t, out) // refills the gate if the guard has refused what the gate admitted
+	if e.err == nil && !errors.Is(out.Reason(), errTakingAgain) { // the ledger refused the order, not the gate
+		c.reconciler.FinishTake(ctx, t, out) // refills the gate if the guard has refused an order that the gate admitted
 	}
 	return e
 }
@@ -328,7 +325,7 @@ func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, order.
 		switch {
 		case err == nil:
 			t = again
-		case stock.Reconcilable(err): // the next try mends it
+		case stock.Reconcilable(err): // the next try removes the cause
 		case stock.NothingTaken(err):
 			return t, order.Refused(err)
 		default: // the next delivery finds the take that the journal has
@@ -337,9 +334,9 @@ func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, order.
 	}
 }
 
-// committedBefore finds out whether the ledger has an order whose take's epoch is
-// stale: another consumer may have committed it before the epoch changed. Refused:
-// it has not, and the take can no longer be committed.
+// committedBefore finds out whether the ledger has an order whose take's epoch is stale: another
+// consumer may have committed it before the epoch changed. A refused outcome means that the ledger
+// has no such order, and that the take can no longer be committed.
 func (c *Consumer) committedBefore(ctx context.Context, t stock.Take) order.Outcome {
 	found, err := c.ledger.Order(ctx, t.OrderID)
 	switch {
@@ -353,8 +350,8 @@ func (c *Consumer) committedBefore(ctx context.Context, t stock.Take) order.Outc
 	return order.Duplicate(found)
 }
 
-// takeAgain gives the take back, which can no longer be committed, and takes the
-// order's units again.
+// takeAgain gives the take back, because it can no longer be committed, and takes the order's units
+// again.
 func (c *Consumer) takeAgain(ctx context.Context, t stock.Take) (stock.Take, error) {
 	if !c.reconciler.GiveBack(ctx, t) {
 		return t, errNotGiven
@@ -368,14 +365,14 @@ func (c *Consumer) takeAgain(ctx context.Context, t stock.Take) (stock.Take, err
 
 var errTakingAgain = errors.New("taking the units again")
 
-// final reports whether a refusal for the reason stands. Other refusals may pass:
-// the order is tried again.
+// final reports whether a refusal for the reason is final. An order that is refused for another
+// reason is tried again.
 func final(reason error) bool {
 	return errors.Is(reason, ledger.ErrRejected) || errors.As(reason, new(*stock.Refusal)) && !stock.Reconcilable(reason)
 }
 
-// watch measures the journal, gives lost orders a new place, and removes consumers that
-// are gone, until ctx ends.
+// watch measures the journal, restores lost orders, and removes consumers that no longer exist,
+// until ctx ends.
 func (c *Consumer) watch(ctx context.Context) {
 	for pruned := time.Now(); ctx.Err() == nil; {
 		c.measure(ctx)
@@ -409,7 +406,7 @@ func (c *Consumer) measure(ctx context.Context) {
 // nobody is no consumer's name.
 const nobody = ""
 
-// leave removes the consumer of that name, and all that are gone, from the journal.
+// leave removes the consumer of that name, and all that no longer exist, from the journal.
 func (c *Consumer) leave(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()

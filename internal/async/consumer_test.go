@@ -29,10 +29,10 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// units is what the gate of a test is filled with.
+// units is the count with which a test fills the gate.
 const units = 2000
 
-// sku is the SKU of every test. Each test has keys of its own.
+// sku is the SKU of every test. Each test has its own keys.
 const sku stock.SKU = "a"
 
 // rig is a gate with a journal, and a ledger in memory.
@@ -111,7 +111,7 @@ func oneUnit() stock.Deduction {
 	return stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "u", Lines: []stock.Line{{SKU: sku, Quantity: 1}}}
 }
 
-// consumer returns a consumer that claims orders as soon as another has left them.
+// consumer returns a consumer that claims orders as soon as another consumer has left them.
 func (r *rig) consumer() *Consumer {
 	registry := prometheus.NewRegistry()
 	return NewConsumer(&impatient{r.journal}, r.ledger, &mender{r}, ignore, slog.New(slog.DiscardHandler), registry, nil)
@@ -170,13 +170,13 @@ func (j *impatient) Claim(ctx context.Context, consumer string, limit int, _ tim
 
 // memory is a ledger in memory.
 type memory struct {
-	// before is called before an order is recorded. If ok, Record does nothing and
-	// returns the outcome. nil: Record records.
+	// before is called before an order is recorded. If it returns ok, Record does nothing and
+	// returns the outcome. If before is nil, Record always records.
 	before func(t stock.Take) (out order.Outcome, ok bool)
 
 	mu       sync.Mutex
 	rows     map[uuid.UUID]order.Order
-	recorded []stock.Take // every call of Record
+	recorded []stock.Take // takes of every call of Record
 }
 
 func (m *memory) Record(_ context.Context, t stock.Take) (order.Order, order.Outcome) {
@@ -221,7 +221,7 @@ func (m *memory) Order(_ context.Context, id uuid.UUID) (*order.Order, error) {
 	return nil, order.ErrUnknownOrder
 }
 
-// sold returns the units of the orders that hold theirs.
+// sold returns the units of the orders that hold their units.
 func (m *memory) sold() (sold int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,7 +235,7 @@ func (m *memory) sold() (sold int64) {
 
 func (*memory) Now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// ignore learns nothing.
+// ignore is a learn function that does nothing.
 func ignore(time.Time, error) {}
 
 // mender reconciles the gate of a rig.
@@ -272,8 +272,8 @@ func TestOrdersLeaveTheJournal(t *testing.T) {
 	})
 }
 
-// TestClaimsFromTheDead checks that a consumer finishes the orders of one that has died:
-// those that it had committed, and those that it had not.
+// TestClaimsFromTheDead checks that a consumer finishes the orders of a dead consumer, both
+// committed and uncommitted ones.
 func TestClaimsFromTheDead(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, r *rig) {
@@ -303,7 +303,7 @@ func TestUnknownOutcome(t *testing.T) {
 			}
 			r.ledger.mu.Lock()
 			defer r.ledger.mu.Unlock()
-			r.ledger.insert(taken, order.Pending) // committed, and the answer is lost
+			r.ledger.insert(taken, order.Pending) // committed, but the answer is lost
 			return order.Unknown(errors.New("the connection broke")), true
 		}
 		takes := r.queue(t, 3)
@@ -341,7 +341,7 @@ func TestCommittedByAnother(t *testing.T) {
 		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
 			r.ledger.mu.Lock()
 			defer r.ledger.mu.Unlock()
-			r.ledger.insert(taken, order.Pending) // the last unit, by the other consumer
+			r.ledger.insert(taken, order.Pending) // the other consumer commits the last unit
 			return order.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
 		}
 		takes := r.queue(t, 3)
@@ -469,14 +469,14 @@ func TestStopFinishesWhatWasRead(t *testing.T) {
 	})
 }
 
-// TestFullJournal fills the journal to its limit. Orders are refused as busy, and cut
-// nothing, until consumers have trimmed it.
+// TestFullJournal fills the journal to its limit. Orders must be refused as busy, and cut no units,
+// until consumers have trimmed it.
 func TestFullJournal(t *testing.T) {
 	t.Parallel()
 	const limit, steps = 100_000, 20
 	r := newRig(t, storetest.Redis(t, testenv.Redis(t)))
-	// Entries without an order are what a consumer leaves that dies before it trims. The
-	// stream is filled in steps, because other tests use the server too.
+	// A consumer that dies before it trims leaves entries without an order. The stream is filled in
+	// steps, because other tests use the server too.
 	for range steps {
 		err := r.client.Eval(t.Context(), "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'order', 'x') end return 1",
 			[]string{r.key("journal")}, limit/steps).Err()
@@ -495,7 +495,7 @@ func TestFullJournal(t *testing.T) {
 	if _, err := r.journal.Queue(t.Context(), oneUnit(), time.Now()); !errors.Is(err, stock.ErrBusy) {
 		t.Errorf("a journal that is full again: %v", err)
 	}
-	if err := r.client.XTrimMaxLen(t.Context(), r.key("journal"), 2*maxBatch).Err(); err != nil { // the rest is for the consumer
+	if err := r.client.XTrimMaxLen(t.Context(), r.key("journal"), 2*maxBatch).Err(); err != nil { // the consumer removes the rest
 		t.Fatal(err)
 	}
 	run(t, r.consumer())

@@ -22,17 +22,17 @@ import (
 
 var errFault = errors.New("the call has failed")
 
-// answers are what a consumer is told, and the calls that it makes.
+// answers are the answers that a consumer gets, and the calls that it makes.
 type answers struct {
 	Journal
 	Ledger
 	Reconciler
-	recorded []order.Outcome  // of the calls of Record; the last one of all further calls, too
-	down     order.Outcome    // of RecordRefusal
-	found    *order.Order     // by Order
-	errs     map[string]error // of PrepareRetry, GiveBack, Order and Requeue
+	recorded []order.Outcome  // outcomes of the calls of Record; the last one also of all further calls
+	down     order.Outcome    // outcome of RecordRefusal
+	found    *order.Order     // order that Order returns
+	errs     map[string]error // errors of PrepareRetry, GiveBack, Order and Requeue
 	calls    []string
-	asked    time.Time // when Record was last called
+	asked    time.Time // time of the last call of Record
 }
 
 func (a *answers) called(name string) error {
@@ -86,9 +86,8 @@ func (a *answers) Requeue(_ context.Context, t stock.Take, take uuid.UUID) (stoc
 	return t, a.called("Requeue")
 }
 
-// TestEnds checks what a consumer does with an order after every answer that it can get,
-// and that the order ends only when its outcome is certain and its units are where they
-// belong.
+// TestEnds checks what a consumer does with an order after every possible answer. The order must
+// end only when its outcome is certain and its units are where they belong.
 func TestEnds(t *testing.T) {
 	t.Parallel()
 	take := stock.Take{Deduction: oneUnit()}
@@ -167,13 +166,13 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// shaky has one order, which it delivers until it is finished. Some of its calls fail.
+// shaky has one order, which it delivers until the order is finished. Some of its calls fail.
 type shaky struct {
 	Journal
 	Ledger
 	Reconciler
 	take      stock.Take
-	fails     func(call string, nth int) error // called for each call
+	fails     func(call string, nth int) error // called for each call; reports whether the call fails
 	mu        sync.Mutex
 	calls     map[string][]time.Time
 	delivered time.Time
@@ -221,7 +220,7 @@ func (s *shaky) Claim(_ context.Context, _ string, _ int, idle time.Duration) ([
 	return nil, nil
 }
 
-// deliver notes that the order is delivered if it is due.
+// deliver records that the order is delivered if it is due.
 func (s *shaky) deliver(due func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +259,7 @@ func (s *shaky) consumer() *Consumer {
 	return NewConsumer(s, s, s, ignore, slog.New(slog.NewTextHandler(&s.log, nil)), prometheus.NewRegistry(), nil)
 }
 
-// failFirst has the first n calls of a name fail.
+// failFirst makes the first n calls with a name fail.
 func failFirst(name string, n int, err error) func(string, int) error {
 	return func(call string, nth int) error {
 		if call == name && nth <= n {
@@ -293,7 +292,7 @@ func TestFailingCalls(t *testing.T) {
 					t.Errorf("%d lines say %q, want %d, and no others: %s", logged, says, want, &s.log)
 				}
 				if slices.Contains([]string{"Backlog", "Redeliver", "Leave"}, call) {
-					return // they keep no order from its end
+					return // these calls do not delay the end of the order
 				}
 				failed, claims := s.calls[call], s.calls["Claim"]
 				if call != "Finish" && failed[1].Sub(failed[0]) < failurePause {
@@ -345,8 +344,8 @@ func TestPausesAfterFailures(t *testing.T) {
 	})
 }
 
-// TestSuperseded checks that a consumer leaves the orders to the instances that sell now,
-// and asks only now and then whether they still do.
+// TestSuperseded checks that a consumer leaves the orders to the instances that sell now, and only
+// rarely checks whether they still sell.
 func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	superseded := failFirst("Usable", 1<<30, fmt.Errorf("usable: %w", stock.ErrSuperseded))

@@ -37,24 +37,23 @@ func (q *Queue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
 	return q.journal.Queue(ctx, d, q.ledger.Now())
 }
 
-// Accept returns the order of a take that is queued, as it is acknowledged. Committed:
-// its consumer brings it to an end.
+// Accept returns the order of a take that is queued, as it is acknowledged. A committed outcome
+// means that a consumer will bring the order to its end.
 //
-// The gate knows only the orders that are queued or in flight. So a keyed order is
-// looked up in the ledger, after it was taken: an earlier order of the key had left the
-// gate before the take, so the ledger had it. The take is then withdrawn. If the row is a
-// void order, another request of the key may have been answered meanwhile with the order
-// that is queued, so that one ends as refused.
+// The gate knows only the orders that are queued or in flight. So Accept looks up a keyed order in
+// the ledger after the take: an earlier order of the key had left the gate before, so the ledger
+// has it. Accept then withdraws the take. If the row is a void order, another request of the key
+// may have been answered with the queued order, so the queued order ends as refused.
 func (q *Queue) Accept(ctx context.Context, t stock.Take, keyed bool) (order.Order, order.Outcome) {
 	if !keyed {
 		return q.orderOf(t), order.Committed()
 	}
 	switch found, err := q.ledger.Order(ctx, t.OrderID); {
-	case errors.Is(err, order.ErrUnknownOrder), err == nil && ended(found, t): // a consumer was fast
+	case errors.Is(err, order.ErrUnknownOrder), err == nil && ended(found, t): // a consumer has finished the order already
 		return q.orderOf(t), order.Committed()
 	case err != nil:
 		return order.Order{}, order.Unknown(err)
-	case found.Status == order.Void && !q.ledger.RecordRefusal(ctx, t).Refused(): // a consumer does it
+	case found.Status == order.Void && !q.ledger.RecordRefusal(ctx, t).Refused(): // a consumer ends the order
 		return order.Order{}, order.Duplicate(found)
 	default:
 		q.withdraw(ctx, t)
@@ -75,7 +74,7 @@ func (q *Queue) withdraw(ctx context.Context, t stock.Take) {
 	}
 }
 
-// Order returns an order that is queued. order.ErrUnknownOrder: it is not.
+// Order returns a queued order. It returns order.ErrUnknownOrder if the order is not queued.
 func (q *Queue) Order(ctx context.Context, id uuid.UUID) (*order.Order, error) {
 	t, ok, err := q.journal.Queued(ctx, id)
 	if err == nil && !ok {

@@ -12,15 +12,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestAccept checks what becomes of a queued order after every answer that the ledger can
-// give: it is withdrawn only if its ID has a row that bars it.
+// TestAccept checks the fate of a queued order after every possible answer of the ledger. It must
+// be withdrawn only if its ID has a row that bars it.
 func TestAccept(t *testing.T) {
 	t.Parallel()
 	take := stock.Take{Deduction: oneUnit(), QueuedAt: time.Now()}
 	found := func(status order.Status) *order.Order {
 		return &order.Order{ID: take.OrderID, TakeID: uuid.New(), Status: status}
 	}
-	own, lost := found(order.TurnedDown), found(order.Void) // by a fast consumer, and after the journal was lost
+	own, lost := found(order.TurnedDown), found(order.Void) // found after a fast consumer, and after the journal was lost
 	own.TakeID, lost.TakeID = take.TakeID, take.TakeID
 	revived := found(order.Paid)
 	revived.TakeID = (&order.Order{TakeID: take.TakeID}).NextTake()

@@ -15,14 +15,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// pile is a journal of many orders, each of which it delivers once.
+// pile is a journal of many orders. It delivers each of them once.
 type pile struct {
 	Journal
 	mu        sync.Mutex
 	queued    []stock.Take
 	delivered int
 	finished  map[uuid.UUID]bool
-	left      bool // the consumer has left
+	left      bool // the consumer has left the group
 }
 
 func newPile(orders int) *pile {
@@ -44,7 +44,7 @@ func (p *pile) Read(_ context.Context, _ string, limit int, wait time.Duration) 
 	return p.queued[from:to], nil
 }
 
-// Claim delivers all orders again that were delivered and are not finished.
+// Claim delivers all orders again that were delivered but not finished.
 func (p *pile) Claim(context.Context, string, int, time.Duration) (takes []stock.Take, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +86,8 @@ func (p *pile) Leave(context.Context, string) error {
 	return nil
 }
 
-// lockedRows is a ledger that commits orders at once, except those that are held: it
-// commits them when they are released.
+// lockedRows is a ledger that commits orders at once, except held ones, which it commits when they
+// are released.
 type lockedRows struct {
 	Ledger
 	held     map[uuid.UUID]bool
@@ -119,9 +119,9 @@ func (p *pile) hold(orders int) (*lockedRows, *Consumer) {
 	return l, NewConsumer(p, l, &mender{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
 }
 
-// TestLockedRow checks that orders whose stock rows are locked delay no others, that they
-// are worked on once at a time although they are delivered again, and that they leave the
-// journal when the rows are free.
+// TestLockedRow checks that orders with locked stock rows do not delay others. A consumer must work
+// on each only once at a time, although they are delivered again. They must leave the journal when
+// the rows are free.
 func TestLockedRow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestLockedRow(t *testing.T) {
 			}
 		}
 		l.mu.Unlock()
-		time.Sleep(2 * (maxIdle + commitTimeout)) // the consumer gives up, and claims them again
+		time.Sleep(2 * (maxIdle + commitTimeout)) // long enough for the consumer to give up the orders and claim them again
 		close(l.released)
 		time.Sleep(2 * (maxIdle + commitTimeout))
 		if stop(); len(p.finished) != orders {
@@ -149,8 +149,8 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
-// TestFullConsumer checks that a consumer works on a bounded number of orders at once, and goes
-// on when one of them ends.
+// TestFullConsumer checks that a consumer works on a bounded number of orders at once, and
+// continues when one of them ends.
 func TestFullConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,8 +185,8 @@ func TestStopOfAFullConsumer(t *testing.T) {
 	})
 }
 
-// TestStopWaitsForOrders checks that a consumer that stops finishes an order that waits for
-// a locked row, before it leaves.
+// TestStopWaitsForOrders checks that a consumer that stops first finishes an order that waits for a
+// locked row.
 func TestStopWaitsForOrders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,24 +9,24 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// maxUnderWay bounds the orders that a consumer works on at once. Orders whose stock rows
-// are locked wait among them until the ledger gives up. They delay other orders only when
-// they reach this bound.
+// maxUnderWay bounds the orders that a consumer works on at once. Orders whose stock rows are
+// locked count too, until the ledger gives up. They delay other orders only when they reach this
+// bound.
 const maxUnderWay = 1024
 
 // underWay is the orders that a consumer works on. It is safe for concurrent use.
 type underWay struct {
 	mu     sync.Mutex
 	orders map[uuid.UUID]bool
-	freed  chan struct{} // has an element if orders have ended since room waited
+	freed  chan struct{} // has an element if orders have ended since the last call of room
 }
 
 func newUnderWay() *underWay {
 	return &underWay{orders: make(map[uuid.UUID]bool), freed: make(chan struct{}, 1)}
 }
 
-// room returns how many orders can begin. If there is no room, it waits until orders end.
-// 0: ctx has ended.
+// room returns how many orders can begin. If there is no room, it waits until orders end. It
+// returns 0 if ctx has ended.
 func (u *underWay) room(ctx context.Context) int {
 	for ctx.Err() == nil {
 		u.mu.Lock()
@@ -43,8 +43,8 @@ func (u *underWay) room(ctx context.Context) int {
 	return 0
 }
 
-// begin notes that the orders of the takes begin, and returns those that had not begun
-// before: an order that takes long may be delivered again.
+// begin records that the orders of the takes begin. It returns those that had not begun before,
+// because a slow order may be delivered again.
 func (u *underWay) begin(takes []stock.Take) (begun []stock.Take) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -57,7 +57,7 @@ func (u *underWay) begin(takes []stock.Take) (begun []stock.Take) {
 	return begun
 }
 
-// end notes that the orders have ended, or are left to their next delivery.
+// end records that the orders have ended, or wait for their next delivery.
 func (u *underWay) end(ends []end) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -16,19 +16,19 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// MinSecret is the length of the shortest secret, in bytes: that of the hash, as
-// RFC 7518 demands.
+// MinSecret is the length of the shortest secret in bytes. RFC 7518 requires at least the length of
+// the hash.
 const MinSecret = 32
 
 // leeway is how far the clocks of the issuer and of this machine may differ.
 const leeway = 30 * time.Second
 
-// maxDate bounds the dates of a token, in seconds before or after 1970. Sums and
-// comparisons of greater ones would overflow, and the end of time would lie in the past.
+// maxDate bounds the dates of a token, in seconds before or after 1970. Sums of greater dates would
+// overflow, so that a date far in the future would lie in the past.
 const maxDate = math.MaxInt64 / 2
 
-// The algorithms that a token may name. A secret never verifies what a public key
-// should, and the other way round, because a Verifier knows only one of the lists.
+// The algorithms that a token may name. A Verifier knows only one of the lists. So a secret never
+// verifies a token that a public key should verify, or the reverse.
 var (
 	secretAlgorithms = []jose.SignatureAlgorithm{jose.HS256}
 	publicAlgorithms = []jose.SignatureAlgorithm{
@@ -107,8 +107,8 @@ func (v *Verifier) Subject(ctx context.Context, token string) (string, error) {
 	return claims.Subject, nil
 }
 
-// dates are the dates of a token as they were sent. The library's claims have them as
-// int64, in which a number that is too great wraps around.
+// dates are the dates of a token as they were sent. The library's claims have them as int64, so
+// that a number that is too great wraps around.
 type dates struct {
 	Expiry    float64 `json:"exp"`
 	NotBefore float64 `json:"nbf"`
@@ -119,8 +119,8 @@ func (d dates) inRange() bool {
 	return math.Abs(d.Expiry) < maxDate && math.Abs(d.NotBefore) < maxDate && math.Abs(d.IssuedAt) < maxDate
 }
 
-// verified returns the claims of a token if one of the keys signed it. A key that is
-// for one algorithm verifies no other.
+// verified returns the claims of a token if one of the keys signed it. A key for one algorithm
+// verifies no other algorithm.
 func verified(signed *jwt.JSONWebToken, keys []jose.JSONWebKey, algorithm string) (claims jwt.Claims, sent dates, ok bool) {
 	for _, key := range keys {
 		if key.Algorithm != "" && key.Algorithm != algorithm {
@@ -134,7 +134,7 @@ func verified(signed *jwt.JSONWebToken, keys []jose.JSONWebKey, algorithm string
 	return jwt.Claims{}, dates{}, false
 }
 
-// accepted lists the algorithms for people.
+// accepted lists the algorithms for an error message.
 func (v *Verifier) accepted() string {
 	names := make([]string, len(v.algorithms))
 	for i, a := range v.algorithms {
@@ -143,8 +143,7 @@ func (v *Verifier) accepted() string {
 	return strings.Join(names, ", ")
 }
 
-// objection returns the reason that the library gives, in our words: a client may
-// read it.
+// objection returns the library's reason in our words, because a client may read it.
 func objection(err error) Objection {
 	switch {
 	case errors.Is(err, jwt.ErrExpired):

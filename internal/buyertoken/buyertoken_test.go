@@ -28,7 +28,7 @@ import (
 
 const secret = "0123456789abcdef0123456789abcdef"
 
-// claims are the claims of a good token, with changes. nil removes one.
+// claims are the claims of a valid token, with changes. A nil value removes a claim.
 func claims(changes ...map[string]any) map[string]any {
 	all := map[string]any{"sub": "u-1", "exp": time.Now().Add(time.Hour).Unix(), "iss": "https://issuer.test", "aud": []string{"shop", "other"}}
 	for _, c := range changes {
@@ -38,7 +38,7 @@ func claims(changes ...map[string]any) map[string]any {
 	return all
 }
 
-// sign returns a token of the claims. An empty id names no key.
+// sign returns a signed token with the claims. An empty id names no key.
 func sign(t testing.TB, algorithm jose.SignatureAlgorithm, key any, id string, claims map[string]any) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: jose.JSONWebKey{Key: key, KeyID: id}}, nil)
@@ -52,8 +52,8 @@ func sign(t testing.TB, algorithm jose.SignatureAlgorithm, key any, id string, c
 	return token
 }
 
-// forge returns a token with any header. mac is the key of an HMAC with SHA-256; nil
-// leaves the signature out.
+// forge returns a token with any header. mac is the key of an HMAC with SHA-256. A nil mac leaves
+// out the signature.
 func forge(t testing.TB, header map[string]any, mac []byte, claims map[string]any) string {
 	t.Helper()
 	part := func(v any) string {
@@ -72,7 +72,7 @@ func forge(t testing.TB, header map[string]any, mac []byte, claims map[string]an
 	return signed + "." + base64.RawURLEncoding.EncodeToString(hash.Sum(nil))
 }
 
-// expect checks what Subject answers: a buyer, or an objection that contains says.
+// expect checks the answer of Subject: a buyer, or an objection that contains says.
 func expect(t *testing.T, v *Verifier, token, buyer, says string) {
 	t.Helper()
 	got, err := v.Subject(t.Context(), token)
@@ -141,11 +141,11 @@ func TestSecret(t *testing.T) {
 	// HS512 with a secret that is long enough for it.
 	long := secret + secret
 	expect(t, WithSecret(long, rules), sign(t, jose.HS512, []byte(long), "", claims()), "", "HS256")
-	// Without rules, any issuer and audience do.
+	// Without rules, any issuer and audience is accepted.
 	expect(t, WithSecret(secret, Rules{}), hs256(map[string]any{"iss": "x", "aud": nil}), "u-1", "")
 }
 
-// issuer is the private keys of an issuer.
+// issuer has the private keys of an issuer.
 type issuer struct {
 	rsa, rsa2, short *rsa.PrivateKey
 	ec               *ecdsa.PrivateKey
@@ -166,7 +166,7 @@ func newIssuer(t testing.TB) (i issuer) {
 	return i
 }
 
-// set returns a set of public keys, and further members as they are.
+// set returns a set with the public keys, and with the given other members unchanged.
 func set(t testing.TB, keys []jose.JSONWebKey, more ...string) []byte {
 	t.Helper()
 	for _, key := range keys {
@@ -183,7 +183,7 @@ func public(id, algorithm, use string, key crypto.Signer) jose.JSONWebKey {
 	return jose.JSONWebKey{KeyID: id, Algorithm: algorithm, Use: use, Key: key.Public()}
 }
 
-// keysIn returns the keys of a set in a file.
+// keysIn writes a key set to a file, and returns its keys.
 func keysIn(t testing.TB, text []byte) *Keys {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "keys.json")
@@ -244,7 +244,7 @@ func TestPublicKeys(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) { expect(t, v, test.token, "u-1", test.says) })
 	}
-	// The only key needs no name.
+	// If there is only one key, a token need not name it.
 	expect(t, WithKeys(keysIn(t, set(t, []jose.JSONWebKey{public("r", "", "", i.rsa)})), Rules{}), sign(t, jose.RS256, i.rsa, "", good), "u-1", "")
 }
 

@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	// urlPause and filePause are how long keys from a URL or a file are used before
-	// they are read again, and retryPause how long after a failed try.
+	// urlPause and filePause are the pauses between two reads of the keys from a URL or a file.
+	// retryPause is the pause after a failed read.
 	urlPause, filePause, retryPause = 5 * time.Minute, 10 * time.Second, 10 * time.Second
-	// minPause is the shortest pause between two readings: tokens with unknown keys,
-	// which anybody can send, cause no more.
+	// minPause is the shortest pause between two reads. It bounds the reads that tokens with
+	// unknown keys cause, because anybody can send such tokens.
 	minPause = 10 * time.Second
 	// readTimeout bounds one reading, and maxWait how long a token with an unknown
 	// key waits for it.
@@ -41,37 +41,37 @@ const (
 	minRSA = 2048
 )
 
-// Keys are the public keys of an issuer: a JSON Web Key Set (RFC 7517) at a URL or in
-// a file. Run reads them again and again. If that fails, the keys that were read last
-// stay in use, however long it takes. It is safe for concurrent use.
+// Keys are the public keys of an issuer: a JSON Web Key Set (RFC 7517) at a URL or in a file. Run
+// reads them again and again. While reading fails, the keys that were read last stay in use,
+// without a time limit. Keys is safe for concurrent use.
 type Keys struct {
 	read  func(ctx context.Context) ([]byte, error)
-	pause time.Duration // between two readings
+	pause time.Duration // between two reads of the keys
 	log   *slog.Logger
-	set   atomic.Pointer[keySet] // nil until a reading has succeeded
+	set   atomic.Pointer[keySet] // nil until a read has succeeded
 
 	mu      sync.Mutex
 	reading bool
-	ended   time.Time     // of the last reading
-	next    chan struct{} // closed at the end of the reading under way, or of the next one
+	ended   time.Time     // when the last read ended
+	next    chan struct{} // closed at the end of the current read, or of the next one
 	wanted  chan struct{} // has an element if Run should not wait any longer
 }
 
-// keySet is one reading.
+// keySet holds the keys of one read.
 type keySet struct {
 	text []byte
 	keys map[string][]jose.JSONWebKey // by key ID
 }
 
-// SourceError is what is wrong with the source of keys. It contains no part of the
-// source, which may have a password.
+// SourceError says what is wrong with the source of keys. It contains no part of the source, which
+// may have a password.
 type SourceError string
 
 func (e SourceError) Error() string { return string(e) }
 
-// CheckSource returns what is wrong with the source of keys: a URL, or the path of a
-// file. It does not read it. A URL must be https, because anyone who can change the
-// answer can make tokens; http is for this machine only. The error is a SourceError.
+// CheckSource returns an error if source is not a valid source of keys: a URL, or the path of a
+// file. It does not read the source. A URL must be https, because anyone who can change the answer
+// can make tokens. http is allowed for this machine only. The error is a SourceError.
 func CheckSource(source string) error {
 	if !isURL(source) {
 		return nil
@@ -93,8 +93,8 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// OpenKeys returns the keys of a source that CheckSource accepts. It reads a file at
-// once. A URL is read by Run: the service can start while the issuer is silent.
+// OpenKeys returns the keys of a source that CheckSource accepts. It reads a file at once. A URL is
+// read by Run: the service can start while the issuer does not answer.
 func OpenKeys(ctx context.Context, source string, log *slog.Logger) (*Keys, error) {
 	if isURL(source) {
 		return newKeys(fetch(source), urlPause, log), nil
@@ -155,8 +155,7 @@ func (k *Keys) Load(ctx context.Context) error {
 	return nil
 }
 
-// IDs returns the IDs of the keys that were read last, sorted. They are the issuer's
-// text.
+// IDs returns the IDs of the keys that were read last, sorted. The IDs are text from the issuer.
 func (k *Keys) IDs() []string {
 	set := k.set.Load()
 	if set == nil {
@@ -170,7 +169,7 @@ func (k *Keys) begin() {
 	defer k.mu.Unlock()
 	k.reading = true
 	select {
-	case <-k.wanted: // is under way now
+	case <-k.wanted: // the requested read starts now
 	default:
 	}
 }
@@ -183,8 +182,8 @@ func (k *Keys) end() {
 	k.next = make(chan struct{})
 }
 
-// find returns the keys with the ID. A token without a key ID can only be meant for
-// the only key. The issuer may have new keys, so an unknown ID waits for a reading.
+// find returns the keys with the ID. A token without a key ID can only be meant for the only key.
+// The issuer may have new keys, so an unknown ID waits for a read.
 //
 // Errors: an Objection; stock.ErrBusy if no keys have been read yet.
 func (k *Keys) find(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
@@ -215,7 +214,7 @@ func (k *Keys) known(id string) []jose.JSONWebKey {
 	return set.keys[id]
 }
 
-// reread waits for a reading, for at most maxWait. It returns at once if one has just
+// reread waits for a read of the keys, for at most maxWait. It returns at once if one has just
 // ended.
 func (k *Keys) reread(ctx context.Context) {
 	k.mu.Lock()
@@ -278,8 +277,8 @@ func usable(key jose.JSONWebKey) bool {
 	return key.Valid() && key.IsPublic() && (key.Use == "" || key.Use == "sig")
 }
 
-// fetch returns a function that reads a URL. It follows no redirect: the URL is
-// trusted, and what it may redirect to is not.
+// fetch returns a function that reads a URL. It follows no redirect: the URL is trusted, but the
+// target of a redirect is not.
 func fetch(source string) func(context.Context) ([]byte, error) {
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return func(ctx context.Context) ([]byte, error) {

@@ -48,8 +48,8 @@ func TestCheckSource(t *testing.T) {
 	}
 }
 
-// TestRefusedSets checks that a set that cannot be used is an error: the keys that
-// were read before then stay in use.
+// TestRefusedSets checks that an unusable set is an error, and that the keys read before stay in
+// use.
 func TestRefusedSets(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ text, says string }{
@@ -77,7 +77,7 @@ func TestRefusedSets(t *testing.T) {
 	}
 }
 
-// TestFetch checks what counts as an answer of the issuer.
+// TestFetch checks which answers are accepted as key sets.
 func TestFetch(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
@@ -135,14 +135,14 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// source is an issuer whose answers a test sets, with the time in a bubble.
+// source is an issuer whose answers a test sets. It runs in a bubble.
 type source struct {
 	mu     sync.Mutex
 	answer answer
 	reads  int
 }
 
-// answer is what an issuer answers, and how long that takes.
+// answer is the answer of an issuer, with its delay.
 type answer struct {
 	text  []byte
 	err   error
@@ -175,8 +175,8 @@ func (s *source) read(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// TestKeysOverTime checks that new keys are found, that the last keys outlive a
-// silent issuer, and that tokens with unknown keys cause few readings and short waits.
+// TestKeysOverTime checks that new keys are found, and that the last keys stay in use while the
+// issuer does not answer. Tokens with unknown keys must cause few reads and short waits.
 func TestKeysOverTime(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
@@ -208,14 +208,14 @@ func TestKeysOverTime(t *testing.T) {
 		time.Sleep(retryPause + time.Second)
 		check("the issuer is back", find("1"), true)
 
-		// The issuer changes its keys: the first token that names the new one waits
-		// for it, and the old one is not known any more.
+		// The issuer changes its keys. The first token that names the new key waits for it, and the
+		// old key is no longer known.
 		time.Sleep(time.Minute)
 		from.set(answer{text: two})
 		check("a new key", find("2"), true)
 		check("an old key", find("1"), false)
 
-		// Unknown keys cause a reading at most every minPause.
+		// Unknown keys cause a read at most every minPause.
 		time.Sleep(time.Minute)
 		before := from.readings()
 		for range 600 {
@@ -226,7 +226,7 @@ func TestKeysOverTime(t *testing.T) {
 			t.Errorf("%d readings in a minute of unknown keys", reads)
 		}
 
-		// The issuer is silent for a day.
+		// The issuer does not answer for a day.
 		from.set(answer{text: two, takes: 48 * time.Hour})
 		time.Sleep(24 * time.Hour)
 		start := time.Now()
@@ -241,7 +241,7 @@ func TestKeysOverTime(t *testing.T) {
 				t.Errorf("a token with an unknown key waits for %v", took)
 			}
 		}
-		// A broken set replaces nothing.
+		// A broken set does not replace the keys.
 		from.set(answer{text: []byte("{}")})
 		time.Sleep(time.Hour)
 		check("a known key after a broken set", find("2"), true)

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// pause is the time between two looks at the files.
+// pause is the time between two checks of the files.
 const pause = 5 * time.Second
 
 // Pair is a certificate and its key, in two PEM files. It is safe for concurrent use.
@@ -24,7 +24,7 @@ type Pair struct {
 	certFile, keyFile string
 	log               *slog.Logger
 	current           atomic.Pointer[tls.Certificate]
-	seen              [2][]byte // the contents of the files at the last look
+	seen              [2][]byte // the contents of the files at the last check
 }
 
 // Open reads a pair. The certificate's file may also have the certificates that
@@ -35,8 +35,8 @@ func Open(certFile, keyFile string, log *slog.Logger) (*Pair, error) {
 	return p, err
 }
 
-// Config returns the settings of a server that uses the pair, with TLS 1.2 or later.
-// Each handshake gets the pair of its moment; connections keep theirs.
+// Config returns the settings of a server that uses the pair, with TLS 1.2 or later. Each handshake
+// uses the current pair. Open connections keep the pair that they began with.
 func (p *Pair) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -44,8 +44,8 @@ func (p *Pair) Config() *tls.Config {
 	}
 }
 
-// ClientConfig returns the settings of a client in this process. It accepts only a server
-// with this certificate, and checks neither its names nor who signed it.
+// ClientConfig returns the settings of a client in this process. It accepts only a server with this
+// certificate. It checks neither the names nor the issuer of the certificate.
 func (p *Pair) ClientConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -62,9 +62,9 @@ func (p *Pair) ClientConfig() *tls.Config {
 // Leaf returns the certificate in use.
 func (p *Pair) Leaf() *x509.Certificate { return p.current.Load().Leaf }
 
-// Watch looks at the files every few seconds, and at once when now receives, until
-// ctx ends. It uses what is new in them. If that is not a pair, the last one stays in
-// use. Only one Watch may run at a time.
+// Watch checks the files every few seconds, and at once when now receives, until ctx ends. It uses
+// new contents. If the files are not a pair, the last pair stays in use. Only one Watch may run at
+// a time.
 func (p *Pair) Watch(ctx context.Context, now <-chan os.Signal) {
 	for {
 		select {
@@ -82,8 +82,8 @@ func (p *Pair) Watch(ctx context.Context, now <-chan os.Signal) {
 	}
 }
 
-// look reads the files, and uses them if they have changed since the last look. It
-// reports a file that stays broken only once.
+// look reads the files, and uses them if they have changed since the last check. It reports a file
+// that stays broken only once.
 func (p *Pair) look() (changed bool, err error) {
 	cert, err := os.ReadFile(p.certFile)
 	if err == nil {
@@ -99,13 +99,13 @@ func (p *Pair) look() (changed bool, err error) {
 	return false, err
 }
 
-// use makes the pair current unless it was at the last look.
+// use makes the pair current unless it was the pair of the last check.
 func (p *Pair) use(cert, key []byte) (changed bool, err error) {
 	if bytes.Equal(cert, p.seen[0]) && bytes.Equal(key, p.seen[1]) {
 		return false, nil
 	}
 	p.seen = [2][]byte{cert, key}
-	if isCut(cert) { // its first certificate may be whole, but clients need the others to verify it
+	if isCut(cert) { // the first certificate of the file may be whole, but clients need the others to verify it
 		return false, fmt.Errorf("%s ends within a certificate", p.certFile)
 	}
 	pair, err := tls.X509KeyPair(cert, key)

@@ -46,7 +46,7 @@ func issue(t *testing.T, name string, until time.Time) (cert, key []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }
 
-// TestWatch replaces the files in several ways, good and bad.
+// TestWatch replaces the files in several ways, valid and invalid.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -91,16 +91,16 @@ func TestWatch(t *testing.T) {
 
 		wait()
 		expect("one", "")
-		write(certFile, certs["two"]) // and not yet its key
+		write(certFile, certs["two"]) // the new certificate without its key yet
 		wait()
 		expect("one", "level=ERROR")
 		wait()
-		expect("one", "") // reported once
+		expect("one", "") // the fault is reported only once
 		write(keyFile, keys["two"])
 		wait()
 		expect("two", "replaced")
 		chain := append(slices.Clone(certs["two"]), certs["one"]...)
-		write(certFile, chain[:len(chain)-30]) // still being written
+		write(certFile, chain[:len(chain)-30]) // a file that is still being written
 		wait()
 		expect("two", "ends within a certificate")
 		write(certFile, chain)
@@ -130,8 +130,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestClientConfig checks that a client of this process accepts its own certificate, and
-// no other.
+// TestClientConfig checks that a client of this process accepts only this process's certificate.
 func TestClientConfig(t *testing.T) {
 	t.Parallel()
 	open := func(name string) *Pair {

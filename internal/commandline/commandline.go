@@ -18,10 +18,10 @@ import (
 // --admin-token.
 const Prefix = "HOLDFAST_"
 
-// EnvironmentHelp is what the help of programs says about variables.
+// EnvironmentHelp explains the environment variables in the help of programs.
 const EnvironmentHelp = "Each flag can be set in the environment too, as " + Prefix + " and its name in capitals, with _ for -; a flag on the command line takes precedence; a variable with another name after " + Prefix + " is refused."
 
-// ErrHelp means that Parse has printed what --help or --version asks for.
+// ErrHelp means that Parse has printed the answer to --help or --version.
 var ErrHelp = errors.New("help was printed")
 
 // UsageError is a mistake on the command line or in the environment.
@@ -34,15 +34,15 @@ func (e UsageError) Unwrap() error { return e.Err }
 // Usagef formats a UsageError.
 func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
 
-// Parse sets the fields of the struct that program points to. Arguments take precedence
-// over environ, which has the form of os.Environ; a variable that is empty sets nothing.
-// Then check checks the fields against each other. If help is asked for, Parse prints it to
-// stdout and returns ErrHelp.
+// Parse sets the fields of the struct that program points to. Arguments take precedence over
+// environ, which has the form of os.Environ; a variable that is empty sets nothing. Then check
+// checks the fields against each other. If help is asked for, Parse prints it to stdout and returns
+// ErrHelp.
 //
-// Every other error is a UsageError. It begins with the flag, or with the variable that has
-// set it. It repeats a value that does not fit its flag, but only the scheme of a URL, which
-// may contain a password. A variable with Prefix that no program of this project knows is a
-// mistake too, so that a misspelt one is not ignored.
+// Every other error is a UsageError. It begins with the flag, or with the variable that has set it.
+// It repeats a value that does not fit its flag. Of a URL it repeats only the scheme, because a URL
+// may contain a password. A variable with Prefix that no program of this project knows is an error
+// too, so that a misspelt one is not ignored.
 func Parse(program any, args, environ []string, stdout io.Writer, check func(*kong.Context) error, options ...kong.Option) error {
 	helped := false
 	variables := values(environ)
@@ -82,8 +82,8 @@ func New(program any, options ...kong.Option) *kong.Kong {
 	return parser
 }
 
-// twoHyphens returns what the error says. kong reads -strategy as the letters of short
-// flags: if the error blames the first letter of such an argument, twoHyphens names the flag.
+// twoHyphens corrects an error about an argument such as -strategy, which kong reads as the letters
+// of short flags. If the error blames the first letter, twoHyphens names the flag.
 func twoHyphens(flags []*kong.Flag, args []string, says string) string {
 	for _, arg := range args {
 		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
@@ -103,21 +103,21 @@ func CutURL(s string) string {
 	return s
 }
 
-// blame returns err. If it begins with a flag that its variable has set, the error that
-// blame returns begins with the variable.
+// blame returns err. If err begins with a flag that a variable has set, the returned error begins
+// with the variable.
 func blame(line *kong.Context, variables map[string]string, err error) error {
 	text, isFlag := strings.CutPrefix(err.Error(), "--")
 	end := strings.IndexFunc(text, func(r rune) bool { return r != '-' && !unicode.IsLower(r) })
 	if !isFlag || end < 0 || variables[Variable(text[:end])] == "" {
 		return err
 	}
-	if p := find(line, text[:end]); p != nil && !p.Resolved { // an argument has set it
+	if p := find(line, text[:end]); p != nil && !p.Resolved { // an argument has set the flag
 		return err
 	}
 	return blamed{err, Variable(text[:end]) + " (for --" + text[:end] + ")" + text[end:]}
 }
 
-// blamed is an error with another text.
+// blamed is an error with a changed text.
 type blamed struct {
 	error
 	text string
@@ -130,7 +130,7 @@ func (e blamed) Unwrap() error { return e.error }
 // IsSet reports whether an argument or a variable has set the flag.
 func IsSet(line *kong.Context, flag string) bool { return find(line, flag) != nil }
 
-// find returns where the flag is in the line; nil: nowhere.
+// find returns where the flag is in the line, or nil if it is not there.
 func find(line *kong.Context, flag string) *kong.Path {
 	for _, p := range line.Path {
 		if p.Flag != nil && p.Flag.Name == flag {
@@ -166,9 +166,9 @@ func (s *switches) Decode(c *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// decodeText takes the next word as it is, also if it begins with a hyphen, as a token may.
-// kong's own decoder would take the end of the line for an empty word, and replace bytes
-// that are not UTF-8.
+// decodeText takes the next word as it is, even if it begins with a hyphen, as a token may. kong's
+// own decoder would take the end of the line for an empty word. It would also replace bytes that
+// are not UTF-8.
 func decodeText(c *kong.DecodeContext, target reflect.Value) error {
 	word := c.Scan.Pop()
 	if word.IsEOL() {

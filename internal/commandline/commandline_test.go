@@ -39,8 +39,8 @@ func parse(args string, environ ...string) (p program, command, printed string, 
 	return p, command, stdout.String(), err
 }
 
-// TestErrors gives values to flags, as arguments and in the environment. An error must
-// say which value of what is wrong, and why.
+// TestErrors sets flags, as arguments and in the environment. An error must name the value, the
+// flag or variable, and the reason.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ flag, variable, value, says string }{
@@ -52,7 +52,7 @@ func TestErrors(t *testing.T) {
 		{"time", "HOLDFAST_TIME", "5", `: expected duration but got "5": time: missing unit in duration "5"`},
 		{"switch", "HOLDFAST_SWITCH", "on", ""},
 		{"switch", "HOLDFAST_SWITCH", "perhaps", `: "perhaps" is not one of on, off, true, false`},
-		{"address", "HOLDFAST_ADDRESS", "x", `: ParseAddr("x"): unable to parse IP`}, // as the type says
+		{"address", "HOLDFAST_ADDRESS", "x", `: ParseAddr("x"): unable to parse IP`}, // the error of the value's type
 		{"kind", "HOLDFAST_KIND", "b", ""},
 		{"kind", "HOLDFAST_KIND", "c", ` must be one of "a","b" but got "c"`},
 	} {
@@ -90,8 +90,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestSwitches checks that a switch has the word after it as its value, unless that is a
-// command or a flag.
+// TestSwitches checks that the word after a switch is its value, unless the word is a command or a
+// flag.
 func TestSwitches(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -110,8 +110,7 @@ func TestSwitches(t *testing.T) {
 	}
 }
 
-// TestText checks that text reaches the program byte by byte, also if it begins with a
-// hyphen.
+// TestText checks that text reaches the program byte by byte, even if it begins with a hyphen.
 func TestText(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "a b", "-secret", "caf\xe9", "<&>", "a,b"} {
@@ -124,8 +123,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestHelp checks that --help and --version print their text, whatever the environment
-// says, and have no variable.
+// TestHelp checks that --help and --version print their text whatever the environment contains, and
+// that no variable sets them.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for args, says := range map[string]string{"--help": "A number.", "-h stop": "Usage: test stop", "--version": "1.2.3\n"} {
@@ -146,13 +145,13 @@ func TestPrecedence(t *testing.T) {
 	if err != nil || p.Number != 10 || p.Time != 3*time.Second || p.Kind != "a" || p.Text != "" {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if _, _, _, err := parse("--max-number=10", "HOLDFAST_MAX_NUMBER=x"); err != nil { // nothing reads it
+	if _, _, _, err := parse("--max-number=10", "HOLDFAST_MAX_NUMBER=x"); err != nil { // no program reads this variable
 		t.Error(err)
 	}
 }
 
-// TestUnknownVariable checks that a variable that nothing reads is an error with the
-// nearest name, and that the variables of other programs are none.
+// TestUnknownVariable checks that an unknown variable is an error with the nearest known name, and
+// that variables of other programs are accepted.
 func TestUnknownVariable(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ variable, says string }{
@@ -164,13 +163,13 @@ func TestUnknownVariable(t *testing.T) {
 		{"HOLDFAST_=x", "HOLDFAST_: no flag has this variable; unset it, or name a flag"},
 		{"HOLDFAST_GUARDS=", ""},
 		{"GUARDS=off", ""},
-		{"HOLDFAST_VERSION=0.1.0", ""}, // of the image; the flag has no variable
-		{"HOLDFAST_STRATEGY=lua", ""},  // another program's
+		{"HOLDFAST_VERSION=0.1.0", ""}, // variable of the image; the flag has no variable
+		{"HOLDFAST_STRATEGY=lua", ""},  // variable of another program
 		{"HOLDFAST_LEDGER_ID=x", ""},
 		{"HOLDFAST_GATEWAY_REDIS=x", ""},
 		{"HOLDFAST_TEST_FOLDER=x", ""},
 		{"HOLDFAST_FENCING_TOKEN=7", ""},
-		{"HOLDFAST_SERVICE_HOST=10.0.0.1", ""}, // of a Service in Kubernetes
+		{"HOLDFAST_SERVICE_HOST=10.0.0.1", ""}, // variable of a Service in Kubernetes
 		{"HOLDFAST_MYSQL_SERVICE_PORT_SQL=3306", ""},
 		{"HOLDFAST_PORT_8080_TCP_ADDR=10.0.0.1", ""},
 		{"HOLDFAST_REDIS_PORT=tcp://10.0.0.2:6379", ""},
@@ -183,8 +182,7 @@ func TestUnknownVariable(t *testing.T) {
 	}
 }
 
-// TestBlame checks that an error of the program about a flag names its variable if that has
-// set it.
+// TestBlame checks that an error about a flag names the variable that has set it, if there is one.
 func TestBlame(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("too short")

@@ -14,9 +14,8 @@ import (
 // the image in docker-compose.yml.
 var argumentsOnly = []string{"help", "version"}
 
-// variables are the names, without Prefix, of the variables that programs and files of
-// this project read. They may be set for all programs at once, so none refuses those of
-// another.
+// variables are the names, without Prefix, of the variables that programs and files of this project
+// read. They may be set for all programs at once, so no program refuses the variables of another.
 var variables = strings.Fields(`
 	ACK ADMIN_TOKEN AUTH CONSOLE DB DRAIN_DELAY ETCD FENCE GRACE GUARD HOLDERS
 	JSON JWT_AUDIENCE JWT_ISSUER JWT_JWKS JWT_SECRET LATE_PAYMENT LEASE LIST LISTEN LOCK LOG_LEVEL MIGRATE
@@ -38,8 +37,7 @@ var families = []string{"GATEWAY_", "TEST", "BENCH_"}
 // with holdfast, unless the pod's enableServiceLinks is false.
 var serviceLink = regexp.MustCompile(`(^|_)(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// isKnown reports whether a program or file of this project, or Kubernetes, uses the
-// variable.
+// isKnown reports whether a program or file of this project, or Kubernetes, uses the variable.
 func isKnown(name string) bool {
 	return slices.Contains(variables, name) || serviceLink.MatchString(name) ||
 		slices.ContainsFunc(families, func(family string) bool { return strings.HasPrefix(name, family) })

@@ -22,7 +22,8 @@ var files embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// mediaTypes are the types of the files, because the types that a machine knows differ.
+// mediaTypes are the media types of the files. The types that the system knows differ between
+// machines.
 var mediaTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",

@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv/chromium"
 )
 
-// TestBrowser looks at the page in a real Chromium. The tests share the browser; each
-// has a browser context, with storage of its own.
+// TestBrowser tests the page in a real Chromium. The tests share the browser, but each has a
+// browser context with separate storage.
 func TestBrowser(t *testing.T) {
 	t.Parallel()
 	browser := chromium.Start(t)
@@ -43,14 +43,14 @@ type tab struct {
 	ctx context.Context
 }
 
-// recordFaults makes a page keep its errors and the violations of its policy.
+// recordFaults makes a page record its errors and the violations of its policy.
 const recordFaults = `window.faults = [];
 addEventListener("error", (e) => faults.push(String(e.message)));
 addEventListener("unhandledrejection", (e) => faults.push(String(e.reason)));
 addEventListener("securitypolicyviolation", (e) => faults.push("policy: " + e.violatedDirective + " " + e.blockedURI));`
 
-// newTab opens an empty page of this size, for a user who reads the language. When the
-// test ends, the page must have had no errors.
+// newTab opens an empty page of this size, for a user of the language. When the test ends, the page
+// must have had no errors.
 func newTab(t *testing.T, browser context.Context, width int64, language string) *tab {
 	t.Helper()
 	ctx, closeTab := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
@@ -73,7 +73,7 @@ func newTab(t *testing.T, browser context.Context, width int64, language string)
 	return w
 }
 
-// command is a command of the protocol whose answer does not matter.
+// command is a command of the protocol whose answer is ignored.
 func command[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
 		_, err := cdp.Call(ctx, target, c, params)
@@ -104,8 +104,8 @@ func read[V any](w *tab, expression string) V {
 	return value
 }
 
-// until waits until the expression is true. The page looks every 50 ms; if it is left
-// meanwhile, the next page goes on.
+// until waits until the expression is true. The page checks it every 50 ms. If the page is left
+// meanwhile, the next page continues.
 func (w *tab) until(expression string) {
 	w.t.Helper()
 	look := fmt.Sprintf(`new Promise((resolve) => {
@@ -127,7 +127,7 @@ func (w *tab) until(expression string) {
 	}
 }
 
-// click clicks on the element that the selector names.
+// click clicks the element that the selector names.
 func (w *tab) click(selector string) {
 	w.t.Helper()
 	read[chromedp.Void](w, fmt.Sprintf("document.querySelector(%q).click()", selector))
@@ -209,7 +209,7 @@ func testLive(t *testing.T, browser context.Context) {
 	if want := "M0.00 100.00H0.00L1.00 50.00M2.00 0.00H3.00M19.00 0.00H20.00"; err != nil || line != want {
 		t.Errorf("the line is %s (%v), want %s", line, err, want)
 	}
-	s.loseAnswer.Store(true) // the order is placed again, and once
+	s.loseAnswer.Store(true) // the order is repeated, but placed only once
 	w.click("#order-place")
 	w.until(cell("apple", "Sold") + ` === "5" && ` + text("order") + `.includes("console") && document.getElementById("order-id").value.length === 36`)
 	if n := s.streams.Load(); n != 1 {
@@ -217,8 +217,8 @@ func testLive(t *testing.T, browser context.Context) {
 	}
 }
 
-// testLanguage checks that the page begins in the language of the browser, and remembers
-// another one, and a theme.
+// testLanguage checks that the page begins in the language of the browser, and remembers another
+// language and a theme.
 func testLanguage(t *testing.T, browser context.Context) {
 	s := openShop(t)
 	s.setStock("apple", 5)
@@ -233,7 +233,7 @@ func testLanguage(t *testing.T, browser context.Context) {
 	w.click("#theme")
 	w.until(fmt.Sprintf("getComputedStyle(document.documentElement).backgroundColor !== %q", light))
 	dark := read[string](w, "getComputedStyle(document.documentElement).backgroundColor")
-	// Chromium stores the choice a moment after the page has made it.
+	// Chromium stores the choice with a short delay.
 	testenv.Await(t, "the theme is remembered", func() bool {
 		w.open(s.url())
 		w.until(cell("apple", "Total") + ` === "5"`)
@@ -241,8 +241,8 @@ func testLanguage(t *testing.T, browser context.Context) {
 	})
 }
 
-// testPhone checks that nothing is wider than a phone, and that buttons and fields are
-// large enough for fingers.
+// testPhone checks that no part is wider than a phone, and that buttons and fields are large enough
+// for fingers.
 func testPhone(t *testing.T, browser context.Context) {
 	s := openShop(t, withStrategy("none"))
 	s.setStock(stock.SKU("a-"+strings.Repeat("long-", 12)), 1_000_000_000)
@@ -270,8 +270,8 @@ func testPhone(t *testing.T, browser context.Context) {
 	}
 }
 
-// testAway checks that the page says that the service is away, and goes on when it is
-// back.
+// testAway checks that the page shows that the service cannot be reached, and continues when it
+// can.
 func testAway(t *testing.T, browser context.Context) {
 	s := openShop(t)
 	s.setStock("apple", 5)
@@ -289,8 +289,8 @@ func testAway(t *testing.T, browser context.Context) {
 	w.until(cell("apple", "Sold") + ` === "1"`)
 }
 
-// testSignIn checks that the page asks for the token, says when it is wrong, shows
-// nothing before, and keeps the token out of addresses and of longer storage.
+// testSignIn checks that the page asks for the token and reports a wrong one. It must show no data
+// before, and keep the token out of addresses and of longer storage.
 func testSignIn(t *testing.T, browser context.Context) {
 	const token = "a-token-of-more-than-16"
 	s := openShop(t, withToken(token))
@@ -309,7 +309,7 @@ func testSignIn(t *testing.T, browser context.Context) {
 		t.Error("the token is in the address, in a cookie or in local storage")
 	}
 	w.open(s.url())
-	w.until(cell("apple", "Total") + ` === "5"`) // the tab has kept it
+	w.until(cell("apple", "Total") + ` === "5"`) // the tab has kept the token
 	w.click("#sign-out")
 	w.until(`document.getElementById("sign-in")?.hidden === false && document.getElementById("content").hidden`)
 }
@@ -343,12 +343,12 @@ func testRush(t *testing.T, browser context.Context) {
 	}
 }
 
-// testSearch finds one SKU of many. The page offers no order, because the stores are not
+// testSearch finds one SKU among many. The page offers no order, because the stores are not
 // embedded.
 func testSearch(t *testing.T, browser context.Context) {
 	s := openShop(t, withStores)
 	var setting sync.WaitGroup
-	const atOnce = 4 // all 60 would wait for SQLite's only writer, and some for too long
+	const atOnce = 4 // all 60 at once would wait for SQLite's only writer, and some for too long
 	for first := range atOnce {
 		setting.Go(func() {
 			for n := first; n < 60; n += atOnce {

@@ -1,9 +1,8 @@
-// Package console is the web page of a running service. It serves the files of the page
-// and the stream of figures that the page draws.
+// Package console is the web page of a running service. It serves the files of the page and the
+// stream of figures that the page draws.
 //
-// One sampler serves all streams. It samples once a second, only while there is a
-// stream, and reads a bounded number of SKUs. What it costs does not grow with the
-// number of SKUs or orders.
+// One sampler serves all streams. It samples once a second, only while there is a stream, and reads
+// a bounded number of SKUs. Its cost does not grow with the number of SKUs or orders.
 package console
 
 import (
@@ -75,8 +74,9 @@ type Console struct {
 	feed *feed
 }
 
-// New returns a Console. Its streams are silent until Run is called. It does not check who calls: the
-// page has no secrets, and the caller must keep all other paths for administrators.
+// New returns a Console. Its streams are silent until Run is called. It does not authenticate
+// requests: the page has no secrets, and the caller must restrict all other paths to
+// administrators.
 func New(c Config) *Console {
 	f := newFeed(c)
 	mux := http.NewServeMux()
@@ -112,7 +112,7 @@ func problem(w http.ResponseWriter, status int, name, title, detail string) {
 func writeJSON(w http.ResponseWriter, status int, mediaType string, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // the types are ours
+		panic(err) // our own types can always be encoded
 	}
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Cache-Control", "no-store")

@@ -32,7 +32,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 const (
-	pause = 100 * time.Millisecond // between two samples
+	pause = 100 * time.Millisecond // pause between two samples
 	// shortTimeout is shorter than a stream, and long enough for an answer of a busy
 	// machine.
 	shortTimeout = 4 * time.Second
@@ -45,11 +45,11 @@ type shop struct {
 	registry   *prometheus.Registry
 	console    *console.Console
 	handler    http.Handler
-	streams    atomic.Int32 // that were requested
-	loseAnswer atomic.Bool  // to the next order over HTTP
+	streams    atomic.Int32 // number of requested streams
+	loseAnswer atomic.Bool  // the answer to the next order over HTTP is lost
 	endStreams func()
 
-	address  string // host:port
+	address  string // host:port of the server
 	listener net.Listener
 	server   *http.Server
 	served   chan error
@@ -61,7 +61,7 @@ type option func(*settings)
 type settings struct {
 	strategy string
 	token    string
-	embedded bool // what the service says of its stores
+	embedded bool // whether the service reports embedded stores
 }
 
 // openShop opens a shop without stock. Its server has short timeouts.
@@ -72,7 +72,7 @@ func openShop(t testing.TB, options ...option) *shop {
 		o(&set)
 	}
 	spec, _ := assembly.FindStrategy(set.strategy)
-	// Not a port that the kernel could give away before the server is back.
+	// This port is not one that the kernel could give to another process before the server is back.
 	s := &shop{t: t, registry: prometheus.NewRegistry(), address: fmt.Sprintf("127.0.0.1:%d", testenv.Port(t))}
 	s.listen()
 	log := slog.New(slog.DiscardHandler)
@@ -161,7 +161,7 @@ func (s *shop) close() {
 	if err := <-s.served; !errors.Is(err, http.ErrServerClosed) {
 		s.t.Error(err)
 	}
-	s.served <- http.ErrServerClosed // for the next close
+	s.served <- http.ErrServerClosed // value for the next close
 }
 
 func (s *shop) url() string { return "http://" + s.address + "/console/" }
@@ -289,7 +289,7 @@ func (r *reader) until(name string, want func(data map[string]any) bool) event {
 // anything is true for every event.
 func anything(map[string]any) bool { return true }
 
-// row returns the row of a SKU in the data of an event "stock".
+// row returns the row of a SKU in the data of a "stock" event.
 func row(data map[string]any, sku stock.SKU) map[string]any {
 	for _, r := range data["rows"].([]any) {
 		if r := r.(map[string]any); r["sku"] == string(sku) {
@@ -324,7 +324,7 @@ func TestStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = answer.Body.Close()
-	seen := make(map[string]bool) // an order may fall between two samples
+	seen := make(map[string]bool) // an order may be placed between two samples
 	r.until("sample", func(d map[string]any) bool {
 		for _, name := range []string{"answer", "gate", "ledger", "group"} {
 			seen[name] = seen[name] || d[name] != nil
@@ -349,7 +349,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestStreamOversold checks that the stream shows what was oversold.
+// TestStreamOversold checks that the stream shows oversold units.
 func TestStreamOversold(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"none", "db-none"} {
@@ -362,8 +362,8 @@ func TestStreamOversold(t *testing.T) {
 	}
 }
 
-// TestShutdown checks that streams end when the service stops, also one whose reader does
-// not read.
+// TestShutdown checks that streams end when the service stops, including one whose reader does not
+// read.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	s := openShop(t)
@@ -377,20 +377,20 @@ func TestShutdown(t *testing.T) {
 	for s.streams.Load() < 2 {
 		reading.until("sample", anything)
 	}
-	for range 10 { // more than the buffers of a connection can hold
+	for range 10 { // more data than the buffers of a connection can hold
 		s.console.Publish("large", strings.Repeat("x", 2<<20))
 	}
 	reading.until("sample", anything)
 	s.server.RegisterOnShutdown(s.endStreams)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := s.server.Shutdown(ctx); err != nil { // TestEndOfStream checks how long a stream takes
+	if err := s.server.Shutdown(ctx); err != nil { // TestEndOfStream checks how long the end of a stream takes
 		t.Fatal(err)
 	}
 }
 
-// TestBounded checks that the service refuses streams beyond the limit, and accepts
-// another one when one has ended.
+// TestBounded checks that the service refuses streams above the limit, and accepts another one when
+// one has ended.
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	s := openShop(t)
@@ -405,7 +405,7 @@ func TestBounded(t *testing.T) {
 		}
 	}
 	open[0].close()
-	for { // until the service has noticed
+	for { // wait until the service has noticed the end
 		if r := s.open("", nil); r.status == http.StatusOK {
 			break
 		}
@@ -413,7 +413,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// cpu returns the processor time that this process has used.
+// cpu returns the CPU time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
@@ -422,9 +422,9 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// BenchmarkFeed measures what a sample costs with one stream and a page of SKUs. %core is
-// the share of a core that the whole process needs for one sample a second: the service,
-// its background work and this reader.
+// BenchmarkFeed measures the cost of a sample with one stream and a page of SKUs. %core is the
+// share of a core that the whole process needs for one sample a second: the service, its background
+// work and this reader.
 func BenchmarkFeed(b *testing.B) {
 	s := openShop(b)
 	for n := range 60 {

@@ -22,10 +22,10 @@ const (
 	samplePause = time.Second
 	// maxStreams bounds the streams that are open at the same time.
 	maxStreams = 32
-	// maxWaiting bounds the messages that wait for one reader. A reader who is further
-	// behind is cut off; the page then connects again and gets a fresh picture.
+	// maxWaiting bounds the messages that wait for one reader. The feed disconnects a reader that
+	// is further behind. The page then connects again and gets the current state.
 	maxWaiting = 64
-	// maxHistory bounds the samples that a new stream gets: those of three minutes.
+	// maxHistory bounds the samples that a new stream gets. They cover three minutes.
 	maxHistory = 180
 	// jobsEvery is the number of samples between two readings of the jobs.
 	jobsEvery = 5
@@ -46,7 +46,7 @@ type feed struct {
 	mu      sync.Mutex
 	ended   bool
 	streams map[*stream]struct{}
-	number  uint64   // of the latest sample
+	number  uint64   // number of the latest sample
 	history []sample // the latest samples, the oldest first
 	jobs    []byte   // the latest message about jobs; nil before the first
 }
@@ -60,7 +60,7 @@ type sample struct {
 func newFeed(c Config) *feed {
 	service, err := json.Marshal(c.Service)
 	if err != nil {
-		panic(err) // the type is ours
+		panic(err) // our own type can always be encoded
 	}
 	return &feed{
 		service: service,
@@ -89,7 +89,7 @@ func (f *feed) run(ctx context.Context) {
 
 // watch samples until there are no more streams, or ctx ends.
 func (f *feed) watch(ctx context.Context) {
-	f.figures.forget() // rates over a time that nobody watched say nothing
+	f.figures.forget() // rates over a time without streams say nothing
 	ticker := time.NewTicker(f.pause)
 	defer ticker.Stop()
 	f.tick(ctx, 0)
@@ -105,7 +105,7 @@ func (f *feed) watch(ctx context.Context) {
 	}
 }
 
-// tick takes one sample. n counts the ticks since somebody watches.
+// tick takes one sample. n counts the ticks since the first stream was opened.
 func (f *feed) tick(ctx context.Context, n int) {
 	f.showFigures()
 	f.showStock(ctx, f.views())
@@ -158,7 +158,7 @@ func (f *feed) showStock(ctx context.Context, views []view) {
 func (f *feed) showJobs(ctx context.Context) {
 	jobs, err := f.stock.jobs(ctx)
 	if err != nil {
-		return // the stock has said that the stores do not answer
+		return // showStock has sent already that the stores do not answer
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,9 +192,8 @@ func (f *feed) send(s *stream, message []byte) {
 	}
 }
 
-// open adds a stream, and queues its first message. lastID is the ID of the latest
-// event that the reader has. It reports false if there are too many streams, or if the
-// feed has ended.
+// open adds a stream, and queues its first message. lastID is the ID of the latest event that the
+// reader has. open reports false if there are too many streams, or if the feed has ended.
 func (f *feed) open(s *stream, lastID string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -241,8 +240,8 @@ func (f *feed) hello(lastID string) []byte {
 // id returns the ID of the latest sample. The caller holds f.mu.
 func (f *feed) id() string { return f.process + "-" + strconv.FormatUint(f.number, 10) }
 
-// parseID returns the number of the sample with this ID. ok is false if it is not of
-// this run.
+// parseID returns the number of the sample with this ID. ok is false if the ID belongs to another
+// run of the process.
 func (f *feed) parseID(id string) (number uint64, ok bool) {
 	run, n, _ := strings.Cut(id, "-")
 	number, err := strconv.ParseUint(n, 10, 64)
@@ -292,8 +291,8 @@ func (f *feed) endAll() {
 
 // view is the part of the stock that a stream shows.
 type view struct {
-	prefix stock.SKU // of the names of the SKUs
-	from   stock.SKU // the first one
+	prefix stock.SKU // prefix of the names of the SKUs
+	from   stock.SKU // first SKU that the stream shows
 }
 
 // encoded returns v as JSON.

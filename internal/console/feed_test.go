@@ -19,14 +19,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// shelf is a ledger with these rows, in memory. It counts the readings.
+// shelf is a ledger with these rows, in memory. It counts the reads.
 type shelf struct {
 	rows     []ledger.StockRow
 	held     map[stock.SKU]int64 // units in orders
 	readings atomic.Int32
 	recounts [][]stock.SKU
 	err      error
-	takes    time.Duration // of a recount
+	takes    time.Duration // duration of a recount
 }
 
 func (s *shelf) Row(_ context.Context, sku stock.SKU) (ledger.StockRow, error) {
@@ -97,8 +97,8 @@ func (s *stream) names() (names []string) {
 	}
 }
 
-// TestSamplerSleeps checks that nothing is read while there is no stream, and that two
-// streams cost as many readings as one.
+// TestSamplerSleeps checks that nothing is read while there is no stream, and that two streams cost
+// as many reads as one.
 func TestSamplerSleeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, g := new(shelf), &gathered{Gatherer: prometheus.NewRegistry()}
@@ -148,8 +148,8 @@ func TestSamplerSleeps(t *testing.T) {
 	})
 }
 
-// TestStreamsAreBounded checks that only so many streams can be open, and that a stream
-// whose reader is too slow is ended.
+// TestStreamsAreBounded checks that the number of open streams is bounded, and that a stream with
+// too slow a reader is ended.
 func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	f := testFeed(new(shelf), prometheus.NewRegistry())
@@ -198,8 +198,8 @@ func (r *slowReader) SetWriteDeadline(at time.Time) error {
 	return nil
 }
 
-// TestEndOfStream checks that a stream that ends while it writes has time for what it
-// writes, and then, however late it is, for the end of the answer.
+// TestEndOfStream checks that an ending stream has time to finish its write, and then, even if that
+// is late, to end the answer.
 func TestEndOfStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testFeed(new(shelf), prometheus.NewRegistry())
@@ -209,7 +209,7 @@ func TestEndOfStream(t *testing.T) {
 			defer close(served)
 			f.serve(r, httptest.NewRequest(http.MethodGet, "/console/stream", nil))
 		}()
-		synctest.Wait() // until it writes
+		synctest.Wait() // wait until the stream writes
 		f.endAll()
 		if left := time.Until(*r.deadline.Load()); left != endTimeout {
 			t.Errorf("the message under way has %v, want %v", left, endTimeout)
@@ -224,8 +224,8 @@ func TestEndOfStream(t *testing.T) {
 	})
 }
 
-// TestHello checks that a stream that connects again gets only the samples that it
-// lacks, and all of them from another process.
+// TestHello checks that a stream that connects again gets only the samples that it lacks. From
+// another process it gets all of them.
 func TestHello(t *testing.T) {
 	t.Parallel()
 	f := testFeed(new(shelf), prometheus.NewRegistry())
@@ -329,7 +329,7 @@ func TestQuantile(t *testing.T) {
 	registry.MustRegister(h)
 	r := newFigureReader(registry)
 	start := time.Now()
-	h.Observe(5) // before the first sample: it must not count
+	h.Observe(5) // observed before the first sample, so the value must not count
 	if f, err := r.read(start); f != nil || err != nil {
 		t.Fatal("a sample without an earlier one", err)
 	}

@@ -26,19 +26,18 @@ const (
 	ordersRoute = "POST /orders" // the label of requestMetric for orders
 )
 
-// figures is one sample: rates over the time since the sample before, and counts as they
-// stand.
+// figures is one sample. It has rates since the sample before, and current counts.
 type figures struct {
 	At     float64            `json:"t"`      // seconds since 1970
 	Orders map[string]float64 `json:"orders"` // a second, by result; results that did not occur are left out
-	// Percentiles of the time to the answer of an order, of the time at the gate, and of
-	// the time in the ledger, in milliseconds. nil: there was none.
+	// Percentiles of the time to the answer of an order, of the time at the gate, and of the time
+	// in the ledger, in milliseconds. nil: there were no orders.
 	Answer *percentiles `json:"answer"`
 	Gate   *percentiles `json:"gate"`
 	Ledger *percentiles `json:"ledger"`
-	Group  *float64     `json:"group"` // orders in one transaction, on average. nil: there was none
+	Group  *float64     `json:"group"` // orders in one transaction, on average. nil: no transaction was run
 
-	Retries    float64 `json:"retries"` // since the process started, as the next three
+	Retries    float64 `json:"retries"` // since the process started, like the next three
 	Refills    float64 `json:"refills"`
 	Guard      float64 `json:"guard"`
 	Recoveries float64 `json:"recoveries"`
@@ -80,7 +79,7 @@ func newFigureReader(metrics prometheus.Gatherer) *figureReader {
 // forget makes the next sample the first one.
 func (r *figureReader) forget() { r.before = nil }
 
-// read returns a sample, or nil if there is no earlier one to compare with. Beside an
+// read returns a sample, or nil if there is no earlier one to compare with. If it also returns an
 // error, the sample has what could be read.
 func (r *figureReader) read(now time.Time) (*figures, error) {
 	families, err := r.metrics.Gather()
@@ -165,7 +164,7 @@ func (h *histogram) add(m *dto.Histogram) {
 	}
 }
 
-// minus returns what was observed since before. Both may be nil.
+// minus returns what was observed after before. h and before may be nil.
 func (h *histogram) minus(before *histogram) histogram {
 	if h == nil {
 		return histogram{}

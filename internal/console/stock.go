@@ -15,7 +15,7 @@ import (
 const (
 	// maxRows bounds the SKUs of a view.
 	maxRows = 50
-	// readTimeout bounds one reading of the stores.
+	// readTimeout bounds one read of the stores.
 	readTimeout = 2 * time.Second
 	// recountTimeout bounds one recount. A SKU may have many cancelled orders.
 	recountTimeout = 250 * time.Millisecond
@@ -31,7 +31,7 @@ type stockPage struct {
 	At     float64    `json:"t"` // seconds since 1970
 	Prefix stock.SKU  `json:"sku"`
 	From   stock.SKU  `json:"from"`
-	Next   stock.SKU  `json:"next"` // the first SKU of the following page; empty: there is none
+	Next   stock.SKU  `json:"next"` // the first SKU of the following page; empty: this is the last page
 	Failed bool       `json:"failed"`
 	Rows   []stockRow `json:"rows"`
 }
@@ -42,8 +42,8 @@ type stockRow struct {
 	Kind   stock.Kind `json:"kind"`
 	Total  int64      `json:"total"`
 	Ledger int64      `json:"ledger"` // the stock row's available
-	// Gate is the gate's available, and InFlight the units taken and not settled. They
-	// are nil without a gate, and while it is not filled.
+	// Gate is the gate's available, and InFlight the units taken and not settled. Both are nil
+	// without a gate, and while the gate is not filled.
 	Gate     *int64 `json:"gate"`
 	InFlight *int64 `json:"in_flight"`
 	Sold     int64  `json:"sold"`
@@ -65,21 +65,21 @@ type jobRow struct {
 
 // stockReader reads counts. Only one goroutine may use it.
 //
-// Sold is the total less the stock row's available. That is one row of the database for
-// each SKU, but it is wrong if the row has lost updates. So the reader also recounts
-// small SKUs from their order lines, a few at a time, and remembers the difference.
+// Sold is the total less the stock row's available. Reading it costs one row for each SKU, but it
+// is wrong if the row has lost updates. So the reader also recounts small SKUs from their order
+// lines, a few at a time, and remembers the difference.
 type stockReader struct {
 	ledger Ledger
-	gate   Gate // nil: there is none
+	gate   Gate // nil if there is no gate
 
 	recounts    map[stock.SKU]recount
 	nextRecount time.Time
 }
 
-// recount says how a stock row compared with the order lines.
+// recount is the result of a comparison of a stock row with the order lines.
 type recount struct {
 	missing   int64 // units sold that the row has not counted
-	available int64 // of the row, at that time
+	available int64 // available of the row at the time of the recount
 	at        time.Time
 }
 
@@ -107,7 +107,7 @@ func (r *stockReader) read(ctx context.Context, v view, log *slog.Logger) stockP
 // rows reads the stock rows of a view, and the SKU that follows them.
 func (r *stockReader) rows(ctx context.Context, v view) (rows []ledger.StockRow, next stock.SKU, err error) {
 	first := max(v.from, v.prefix)
-	if first != "" { // Rows begins after it
+	if first != "" { // Rows begins after that SKU
 		row, err := r.ledger.Row(ctx, first)
 		switch {
 		case err == nil:
@@ -163,8 +163,8 @@ func (r *stockReader) fill(ctx context.Context, page *stockPage, rows []ledger.S
 	return err
 }
 
-// recount compares some of the rows with their order lines, if recounts have not taken
-// their share of the time. An error changes nothing.
+// recount compares some of the rows with their order lines, if recounts have not taken their share
+// of the time. It changes nothing if that fails.
 func (r *stockReader) recount(ctx context.Context, rows []ledger.StockRow) {
 	start := time.Now()
 	if start.Before(r.nextRecount) {
@@ -207,7 +207,7 @@ func (r *stockReader) toRecount(rows []ledger.StockRow) []stock.SKU {
 	return all[:min(len(all), maxRecounts)]
 }
 
-// trim forgets all recounts if there are more than this number of views can show twice.
+// trim forgets all recounts if there are more than twice as many as all views can show.
 func (r *stockReader) trim(views int) {
 	if len(r.recounts) > 2*maxRows*max(1, views) {
 		clear(r.recounts)

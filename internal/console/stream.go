@@ -44,9 +44,9 @@ func (s *stream) end() {
 	s.limitEnd()
 }
 
-// limitEnd gives what is written from now on endTimeout.
+// limitEnd sets a write deadline of endTimeout.
 func (s *stream) limitEnd() {
-	_ = s.conn.SetWriteDeadline(time.Now().Add(endTimeout)) // a connection without deadlines ends with its client
+	_ = s.conn.SetWriteDeadline(time.Now().Add(endTimeout)) // if the connection has no deadlines, it ends with its client
 }
 
 // extend gives the reader time for one message. It reports false if the stream has
@@ -78,7 +78,7 @@ func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.close(s)
-	defer s.limitEnd() // anew: on a busy machine, end may have been called long before
+	defer s.limitEnd() // set the deadline again: on a busy machine, end may have been called long before
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")

@@ -24,8 +24,8 @@ func texts(t *testing.T, language string) map[string]string {
 	return found
 }
 
-// TestTexts checks that both languages have the same texts with the same values, and
-// that the page uses all of them and no others.
+// TestTexts checks that both languages have the same texts with the same placeholders, and that the
+// page uses exactly these.
 func TestTexts(t *testing.T) {
 	t.Parallel()
 	en, zh := texts(t, "en"), texts(t, "zh")
@@ -72,7 +72,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// TestStrategiesAreExplained checks that the page explains each strategy.
+// TestStrategiesAreExplained checks that the page has an explanation of each strategy.
 func TestStrategiesAreExplained(t *testing.T) {
 	t.Parallel()
 	for _, language := range []string{"en", "zh"} {
@@ -85,8 +85,8 @@ func TestStrategiesAreExplained(t *testing.T) {
 	}
 }
 
-// TestAssets checks that every file has a media type, and that the page needs nothing
-// that its policy forbids: code or styles in the page, or anything of another server.
+// TestAssets checks that every file has a media type. The page must need nothing that its policy
+// forbids: inline code or styles, or files of another server.
 func TestAssets(t *testing.T) {
 	t.Parallel()
 	loaded := loadAssets()

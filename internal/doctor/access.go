@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// checkAccess reports what clients and instances would find wrong with the certificate,
-// and with the source of the keys.
+// checkAccess reports problems of the certificate and of the source of the keys that clients and
+// instances would find.
 func (e *examination) checkAccess(ctx context.Context) (found store.Findings) {
 	log := slog.New(slog.DiscardHandler)
 	o := e.o

@@ -2,5 +2,5 @@
 
 package doctor
 
-// freeBytes returns that the system does not say how many bytes are free.
+// freeBytes always returns that ok is false.
 func freeBytes(string) (n uint64, ok bool) { return 0, false }

@@ -1,5 +1,5 @@
-// Package doctor checks what an instance with the given flags would find: its stores, addresses,
-// certificate, clocks and locks. It changes nothing.
+// Package doctor checks the stores, addresses, certificate, clocks and locks that an instance with
+// the given flags would use. It changes nothing.
 package doctor
 
 import (
@@ -21,8 +21,7 @@ import (
 const (
 	// checkLimit bounds one check. A server that does not answer within it is a problem.
 	checkLimit = 4500 * time.Millisecond
-	// closeLimit bounds the closing of what the checks have opened. A frozen server may
-	// hold it up.
+	// closeLimit bounds the closing of what the checks have opened. A frozen server may delay it.
 	closeLimit = time.Second
 )
 
@@ -62,7 +61,7 @@ func Run(ctx context.Context, o Options, asJSON bool, stdout io.Writer) error {
 		ready = ready && e.isOK("locks")
 	}
 	if ready {
-		e.together(ctx, check{"ledger", e.checkLedger}) // opens locks of its own, if the strategy takes any
+		e.together(ctx, check{"ledger", e.checkLedger}) // this check opens its own locks, if the strategy takes any
 	}
 	return e.print(asJSON, stdout)
 }
@@ -87,8 +86,8 @@ type examination struct {
 	results []result
 
 	mu    sync.Mutex
-	sql   *store.SQL            // nil: it cannot be reached, or there is none
-	redis redis.UniversalClient // the same
+	sql   *store.SQL            // nil: the instance has no database, or it cannot be reached
+	redis redis.UniversalClient // nil: the instance has no Redis, or it cannot be reached
 }
 
 // together runs the checks at the same time and appends their results in this order. It
@@ -118,7 +117,7 @@ func await(late context.Context, check <-chan store.Findings) (found store.Findi
 	case <-late.Done():
 	}
 	select {
-	case found = <-check: // this check has ended in time, and another has not
+	case found = <-check: // this check has ended in time, but another has not
 	default:
 		found.Problem("check the server and the network", "no answer within %v", checkLimit)
 	}
@@ -144,7 +143,7 @@ func (e *examination) close() {
 	}
 }
 
-// stores returns what the checks could open.
+// stores returns the stores that the checks could open.
 func (e *examination) stores() (sql *store.SQL, client redis.UniversalClient) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -156,8 +155,7 @@ func (e *examination) isOK(check string) bool {
 	return slices.ContainsFunc(e.results, func(r result) bool { return r.Check == check && r.Level == store.OK })
 }
 
-// checkFlags reports what the flags say. Those that cannot be used together were
-// refused before.
+// checkFlags reports on the flags. Flags that cannot be used together were refused before.
 func (e *examination) checkFlags(_ context.Context) (found store.Findings) {
 	o := e.o
 	found.OK("strategy %s: %s", o.Strategy.Name, o.Strategy.Detail)

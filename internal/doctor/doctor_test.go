@@ -42,7 +42,7 @@ func TestJudgeCertificate(t *testing.T) {
 	}
 }
 
-// TestCompareClock checks from which difference on a clock is reported.
+// TestCompareClock checks from which difference a clock is reported.
 func TestCompareClock(t *testing.T) {
 	t.Parallel()
 	for ahead, says := range map[time.Duration]string{

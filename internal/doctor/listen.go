@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	// maxAnswer is how much of an answer is looked at, to know an instance by it.
+	// maxAnswer bounds the bytes of an answer that are searched for the marks of an instance.
 	maxAnswer = 64 << 10
 	// answerLimit is how long a busy instance may take for an answer. Two of them fit
 	// into checkLimit.
 	answerLimit = 2 * time.Second
 )
 
-// listenAddress is one on which an instance listens. instance reports whether an answer
-// to GET path is that of an instance, and its strategy if the answer has it.
+// listenAddress is an address on which an instance listens. instance reports whether an answer to
+// GET path comes from an instance, and from which strategy if the answer has it.
 type listenAddress struct {
 	flag, address, path string
 	instance            func(status int, answer []byte) (runs string, ok bool)
 }
 
-// listenAddresses returns the addresses on which an instance with these flags listens.
+// listenAddresses returns the addresses on which an instance with the flags o listens.
 func listenAddresses(o Options) []listenAddress {
 	all := []listenAddress{{"--listen", o.Listen, "/strategies", fromStrategies}}
 	if o.OpsListen != "" {
@@ -65,7 +65,7 @@ func (e *examination) checkListen(ctx context.Context) (found store.Findings) {
 	for _, d := range listenAddresses(e.o) {
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", d.address)
 		if err == nil {
-			defer listener.Close() // not before the other one is open: they may exclude each other
+			defer listener.Close() // keep it open until the other address is open, because the two may exclude each other
 			found.OK("%s is free", d.address)
 			continue
 		}
@@ -74,11 +74,11 @@ func (e *examination) checkListen(ctx context.Context) (found store.Findings) {
 			mend = "choose another " + d.flag + ", or stop the other program"
 		}
 		runs, serves := "", false
-		if !errors.Is(err, syscall.EADDRNOTAVAIL) { // an instance there is another machine's
+		if !errors.Is(err, syscall.EADDRNOTAVAIL) { // an instance on that address runs on another machine
 			runs, serves = d.ask(ctx, e.o.TLSCert != "")
 		}
-		// An instance does not say which stores it has. Embedded stores, or those of
-		// another strategy, are not the ones of these flags.
+		// An instance does not say which stores it uses. If it runs embedded stores or another
+		// strategy, its stores are not the ones of these flags.
 		switch foreign := e.o.Embedded() || runs != "" && runs != e.o.Strategy.Name; {
 		case serves && foreign:
 			found.Problem(mend, "%s: %v: another instance serves there", d.flag, err)
@@ -104,8 +104,8 @@ func (a listenAddress) ask(ctx context.Context, overTLS bool) (runs string, ok b
 	if err != nil {
 		return "", false
 	}
-	// Without a proxy. The certificate is for the names that clients use, and is not
-	// compared: nothing secret is sent.
+	// Use no proxy. The certificate has the names that clients use, so it is not verified: nothing
+	// secret is sent.
 	transport := &http.Transport{DisableCompression: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // see above
 	defer transport.CloseIdleConnections()
 	// An instance does not redirect.

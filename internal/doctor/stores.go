@@ -23,8 +23,8 @@ const (
 	maxOffset = time.Second
 	// lockSessions is how many connections the locks of a database may open.
 	lockSessions = 32
-	// lowDisk and scarceDisk are the bytes that a ledger in a file should at least find
-	// free.
+	// lowDisk and scarceDisk are the free bytes below which a ledger in a file gets a problem or a
+	// warning.
 	lowDisk, scarceDisk = 100 << 20, 1 << 30
 )
 

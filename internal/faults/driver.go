@@ -68,7 +68,7 @@ type conn struct {
 
 	mu     sync.Mutex
 	broken bool
-	late   chan struct{} // closed when the late statement has run; nil without one
+	late   chan struct{} // closed when the late statement has run; nil without a late statement
 }
 
 var (
@@ -184,7 +184,7 @@ func (r *cutRows) Next(values []driver.Value) error {
 // garbled is a value that nothing can scan.
 type garbled struct{}
 
-// garbledRows are rows of such values.
+// garbledRows are rows of garbled values.
 type garbledRows struct{ driver.Rows }
 
 func (r garbledRows) Next(values []driver.Value) error {

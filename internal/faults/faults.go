@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Kind is a kind of fault: what happens to a statement.
+// Kind is a kind of fault. It says what happens to a statement.
 type Kind string
 
 // The kinds of fault that break or block a connection.
@@ -41,8 +41,8 @@ const (
 // no effect on other statements and commands. A Wire does not have it.
 const Garbled Kind = "garbled"
 
-// Cut breaks the connection after a statement has returned its first row. It has no effect
-// on other statements and commands. Only a Driver has it.
+// Cut breaks the connection after a statement has returned its first row. It has no effect on other
+// statements and commands. Only a Driver supports it.
 const Cut Kind = "cut"
 
 // The kinds of fault that are errors of a database. Each leaves the transaction
@@ -69,7 +69,7 @@ const (
 	NoScript    Kind = "no-script"
 )
 
-// Always is a number of Times that no run of a test reaches.
+// Always is a value of Times that no test reaches.
 const Always = 1 << 30
 
 // Fault is injected into the Nth matching statement. If Times is set, it is
@@ -110,14 +110,14 @@ type Injector struct {
 	late     sync.WaitGroup
 }
 
-// notYet is the count of a fault with an After whose statement has not been seen.
+// notYet marks a fault whose After statement has not been seen.
 const notYet = -1
 
 const (
 	// lateWait bounds how long a late statement waits for a statement that
 	// records a void order. The database ends idle transactions after 2 s.
 	lateWait = 300 * time.Millisecond
-	// lateAfter is the time between the two statements.
+	// lateAfter is the time between the recorded void order and the late statement.
 	lateAfter = 15 * time.Millisecond
 )
 
@@ -220,7 +220,7 @@ func (i *Injector) later(run func()) {
 		defer i.late.Done()
 		select {
 		case <-voided:
-			time.Sleep(lateAfter) // a part of the fault: nothing signals it
+			time.Sleep(lateAfter) // the delay is part of the fault; no event marks its end
 		case <-time.After(lateWait):
 		}
 		run()

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/glebarez/go-sqlite" // the driver "sqlite" of database/sql
+	_ "github.com/glebarez/go-sqlite" // registers the driver "sqlite" of database/sql
 	"github.com/go-sql-driver/mysql"
 	"github.com/redis/go-redis/v9"
 
@@ -89,7 +89,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestGarbled expects an error of the scan, and none of the statement.
+// TestGarbled checks that the scan fails, and not the statement.
 func TestGarbled(t *testing.T) {
 	t.Parallel()
 	faulty, _, i := databases[2].open(t)
@@ -110,7 +110,7 @@ func TestGarbled(t *testing.T) {
 	}
 }
 
-// TestCut expects one row and an error of the second.
+// TestCut checks that one row is read, and that the second one fails.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	faulty, _, i := databases[2].open(t)
@@ -146,7 +146,7 @@ func testKind(t *testing.T, kind Kind, faulty, healthy *sql.DB, i *Injector) {
 	if n, want := countRows(t, healthy)-before, 1+runs(kind); n != want {
 		t.Errorf("%s: %d statements ran, want %d", kind, n, want)
 	}
-	for try := 0; ; try++ { // the pool may still have a broken connection
+	for try := 0; ; try++ { // the pool may still contain a broken connection
 		err := execute(t, faulty, "INSERT INTO t VALUES (4)")
 		if err == nil {
 			break
@@ -171,9 +171,9 @@ func execute(t *testing.T, db *sql.DB, statement string) error {
 	return executeUnder(t, Refused, db, statement)
 }
 
-// executeUnder runs the statement once under a fault of this kind. It gives
-// up early if the fault hangs it: half a second after it has a connection, or
-// three if the database has to run it before.
+// executeUnder runs the statement once under a fault of this kind. If the fault blocks the
+// statement, executeUnder gives up early: half a second after it has a connection, or three seconds
+// if the database must run the statement first.
 func executeUnder(t *testing.T, kind Kind, db *sql.DB, statement string) error {
 	limit := 30 * time.Second
 	switch kind {

@@ -63,7 +63,7 @@ func (i *Info) answers(client io.Writer, server *bufio.Reader) error {
 	}
 }
 
-// change replaces the fields of a text that is INFO's section server.
+// change replaces fields of a text if the text is INFO's section server.
 func (i *Info) change(text string) string {
 	format := ""
 	if rest, ok := strings.CutPrefix(text, "txt:"); ok {

@@ -76,7 +76,7 @@ func (h Hook) inject(ctx context.Context, cmds []redis.Cmder, run func(context.C
 		err := run(ctx)
 		garble(cmds)
 		return err
-	case redisErrors[kind] == "" && !slices.Contains(connectionKinds, kind): // none, or one of a database
+	case redisErrors[kind] == "" && !slices.Contains(connectionKinds, kind): // no fault, or a fault of databases only
 		return run(ctx)
 	}
 	err := h.fail(ctx, kind, cmds, run, one)
@@ -86,8 +86,8 @@ func (h Hook) inject(ctx context.Context, cmds []redis.Cmder, run func(context.C
 	return err
 }
 
-// fail returns the error of commands under a fault of this kind, and runs them if
-// the kind says so.
+// fail returns the error of commands under a fault of this kind. It runs the commands if the kind
+// requires that.
 func (h Hook) fail(ctx context.Context, kind Kind, cmds []redis.Cmder, run func(context.Context) error, one redis.ProcessHook) error {
 	switch kind {
 	case Refused:
@@ -121,7 +121,7 @@ func (h Hook) fail(ctx context.Context, kind Kind, cmds []redis.Cmder, run func(
 	return reply.Err()
 }
 
-// garble changes answers as Garbled says.
+// garble changes answers as described at Garbled.
 func garble(cmds []redis.Cmder) {
 	for _, cmd := range cmds {
 		switch cmd := cmd.(type) {
@@ -149,8 +149,8 @@ var redisErrors = map[Kind]string{
 	NoScript:    "NOSCRIPT No matching script. Please use EVAL.",
 }
 
-// copyCommands copies the commands, because the originals must not get the answers
-// of late commands. It leaves out what the client puts around a transaction.
+// copyCommands copies the commands, because the originals must not get the answers of late
+// commands. It leaves out MULTI and EXEC, which the client adds.
 func copyCommands(cmds []redis.Cmder) (copies []redis.Cmder) {
 	for _, cmd := range cmds {
 		if name := cmd.Name(); name != multi && name != exec {
@@ -160,8 +160,7 @@ func copyCommands(cmds []redis.Cmder) (copies []redis.Cmder) {
 	return copies
 }
 
-// commandsText returns the names and arguments of the commands, separated by
-// spaces.
+// commandsText returns the names and arguments of the commands, separated by spaces.
 func commandsText(cmds []redis.Cmder) string {
 	var text strings.Builder
 	for _, cmd := range cmds {
@@ -180,8 +179,8 @@ func commandsText(cmds []redis.Cmder) string {
 	return text.String()
 }
 
-// Around is a hook of a Redis client that is called with each command and each pipeline,
-// and runs it. If it returns another error than that of run, all the commands have it.
+// Around is a hook of a Redis client. The client calls it for each command and each pipeline, and
+// the hook runs them. If it returns another error than run did, all commands get that error.
 type Around func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error
 
 var _ redis.Hook = Around(nil)

@@ -27,7 +27,7 @@ type Wire struct {
 	hold *Hold // of the next statement that contains its text; may be nil
 }
 
-// protocol parses what the client of one connection sends.
+// protocol parses the requests of one connection's client.
 type protocol interface {
 	// next reads the client's next request.
 	next(client *bufio.Reader) (request, error)
@@ -43,7 +43,7 @@ type protocol interface {
 type request struct {
 	bytes     []byte
 	text      string
-	statement bool // false for the handshake, settings and the like: no faults
+	statement bool // false for the handshake, settings and similar requests, which get no faults
 }
 
 // NewWire starts a wire to the database of the URL for this test, and returns the URL of the
@@ -249,7 +249,7 @@ func (mysqlProtocol) next(client *bufio.Reader) (request, error) {
 		return request{}, err
 	}
 	r := request{bytes: packet}
-	if head[3] != 0 || len(packet) < 5 { // part of the handshake
+	if head[3] != 0 || len(packet) < 5 { // this packet is part of the handshake
 		return r, nil
 	}
 	r.text = string(packet[5:])

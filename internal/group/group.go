@@ -20,7 +20,7 @@ var ErrClosed = errors.New("the group is closed")
 
 // Limits bound a Batcher. Size, Parallel and Queue must be at least 1.
 type Limits struct {
-	Size     int // calls in one group
+	Size     int // number of calls in one group
 	Parallel int // groups that run at the same time
 	Queue    int // calls that wait
 	// Weight bounds the sum of the weights in one group. A group of a single call
@@ -34,11 +34,11 @@ type Batcher[T any] struct {
 	weight func(T) int
 	run    func([]T)
 
-	mu     sync.RWMutex // a call holds it for reading while it enters the queue
+	mu     sync.RWMutex // a call holds mu for reading while it enters the queue
 	closed bool
 	queue  chan call[T]
 	done   sync.WaitGroup
-	ready  sync.Pool // of empty channels that no worker will signal any more
+	ready  sync.Pool // pool of empty channels that no worker will signal any more
 }
 
 type call[T any] struct {
@@ -75,7 +75,7 @@ func (b *Batcher[T]) Do(ctx context.Context, value T) error {
 		b.ready.Put(ready)
 		return nil
 	case <-ctx.Done():
-		return ctx.Err() // ready is not reused: it will still be signalled
+		return ctx.Err() // ready will still be signalled, so it is not reused
 	}
 }
 
@@ -119,8 +119,8 @@ func (b *Batcher[T]) work() {
 	var (
 		calls  = make([]call[T], 0, b.limits.Size)
 		values = make([]T, 0, b.limits.Size)
-		next   call[T] // the first call of the next group: too heavy for this one
-		kept   bool    // there is such a call
+		next   call[T] // the first call of the next group, which was too heavy for this one
+		kept   bool    // next holds a call
 	)
 	for {
 		calls, values = calls[:0], values[:0]

@@ -44,9 +44,8 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 	calls.Wait()
 }
 
-// blocked returns a Batcher with one worker that is blocked in its first group,
-// which is {0}, until release is called. groups returns the groups that have
-// run.
+// blocked returns a Batcher with one worker. The worker is blocked in its first group, {0}, until
+// release is called. groups returns the groups that have run.
 func blocked(t *testing.T, limits group.Limits, weight func(int) int) (b *group.Batcher[int], release func(), groups func() [][]int) {
 	t.Helper()
 	var (
@@ -135,7 +134,7 @@ func TestCloseRunsQueuedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ran atomic.Int64
 		b = group.New(group.Limits{Size: 4, Parallel: 2, Queue: 100}, nil, func(vs []int) {
-			time.Sleep(time.Millisecond) // on the fake clock: Close finds calls queued
+			time.Sleep(time.Millisecond) // on the fake clock: Close then finds calls in the queue
 			ran.Add(int64(len(vs)))
 		})
 		for range 50 {
@@ -144,7 +143,7 @@ func TestCloseRunsQueuedCalls(t *testing.T) {
 			}
 		}
 		b.Close()
-		b.Close() // has no further effect
+		b.Close() // a second call has no further effect
 		if ran.Load() != 50 {
 			t.Errorf("ran %d calls, want 50", ran.Load())
 		}
@@ -206,7 +205,7 @@ func TestAbandonedCall(t *testing.T) {
 	}
 	<-started
 	proceed <- struct{}{}
-	<-started // the second runs: the first was signalled
+	<-started // the second call runs: the first was signalled
 	waiting, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := b.Do(waiting, 3); err == nil {

@@ -44,7 +44,7 @@ func (a authority) objection(r *http.Request) string {
 	return "No admin token is set, so this call must come from the same machine, but " + reason + "."
 }
 
-// tokenObjection is objection where a token is set.
+// tokenObjection is objection for a service with a token.
 func (a authority) tokenObjection(h http.Header) string {
 	switch token, ok := bearerToken(h); {
 	case len(h["Authorization"]) == 0:
@@ -57,8 +57,8 @@ func (a authority) tokenObjection(h http.Header) string {
 	return ""
 }
 
-// isAdmin reports whether a token is set, and is this one. It compares hashes, which
-// takes the same time for every wrong token.
+// isAdmin reports whether a token is set and r has it. It compares hashes, which takes the same
+// time for every wrong token.
 func (a authority) isAdmin(token string) bool {
 	hash := sha256.Sum256([]byte(token))
 	return a.needed && subtle.ConstantTimeCompare(hash[:], a.token[:]) == 1
@@ -75,10 +75,9 @@ func bearerToken(h http.Header) (token string, ok bool) {
 	return strings.TrimLeft(token, " "), strings.EqualFold(scheme, "Bearer")
 }
 
-// isLoopback reports whether an address names this machine: localhost,
-// 127.0.0.0/8 or ::1. A port may follow; an IPv6 address then needs brackets.
-// Other names do not count, even if they resolve to such an address, because
-// their owner decides what they resolve to.
+// isLoopback reports whether an address names this machine: localhost, 127.0.0.0/8 or ::1. A port
+// may follow; an IPv6 address then needs brackets. Other names do not count, even if they resolve
+// to such an address: the owner of a name can change its address.
 func isLoopback(address string) bool {
 	host := address
 	if h, _, err := net.SplitHostPort(address); err == nil {
@@ -115,11 +114,11 @@ func (a *api) sameOrigin(c *gin.Context) {
 	c.Abort()
 }
 
-// ownPages refuses a request that a browser sends for a page of another origin, also one
-// that changes nothing: the page cannot read the answer, but can make the service work.
+// ownPages refuses a request that a browser sends for a page of another origin, even if it changes
+// nothing. The page cannot read the answer, but each request costs the service work.
 func (a *api) ownPages(c *gin.Context) {
 	switch c.Request.Header.Get("Sec-Fetch-Site") {
-	case "", "none", "same-origin": // no browser, its user, a page of the service
+	case "", "none", "same-origin": // not a browser, the browser's user, or a page of the service
 		return
 	}
 	a.problem(c, crossOrigin, "A page of another origin sent this request. Nothing was done.")

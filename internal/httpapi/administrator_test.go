@@ -12,8 +12,8 @@ const adminToken = "0123456789abcdef"
 type adminCase struct {
 	name   string
 	config func(*Config)
-	host   string // empty: localhost
-	remote string // empty: loopback
+	host   string // empty means localhost
+	remote string // empty means loopback
 	header http.Header
 	says   string // part of the reason for a refusal; empty: the call is allowed
 }

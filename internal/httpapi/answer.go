@@ -22,8 +22,8 @@ func answer(c *gin.Context, status int, mediaType []string, v any) {
 	c.JSON(status, v)
 }
 
-// The answers. Their members and the order of these must not change: the answer to a
-// replay is the first answer, byte for byte, also from another version.
+// The answers. Their members and the order of the members must not change. The answer to a replay
+// must equal the first answer byte for byte, even in another version.
 type (
 	orderAnswer struct {
 		ID        string       `json:"id"`
@@ -34,7 +34,7 @@ type (
 		CreatedAt *string      `json:"created_at"`
 		ExpiresAt *string      `json:"expires_at"`
 	}
-	// orderWithHistory is what only GET /orders/{id} answers.
+	// orderWithHistory is the answer to GET /orders/{id} only.
 	orderWithHistory struct {
 		orderAnswer
 		PaymentID *string      `json:"payment_id"`
@@ -104,10 +104,10 @@ func rfc3339(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}
-	b := t.UTC().AppendFormat(make([]byte, 0, 32), time.RFC3339) // several times as fast as other layouts
+	b := t.UTC().AppendFormat(make([]byte, 0, 32), time.RFC3339) // RFC3339Nano is several times as fast as other layouts
 	z := len(b) - 1
 	b = strconv.AppendInt(b[:z], 1_000_000+int64(t.Nanosecond()/1000), 10)
-	b[z] = '.' // in place of the 1
+	b[z] = '.' // replaces the 1
 	s := string(append(b, 'Z'))
 	return &s
 }

@@ -9,7 +9,7 @@ func TestRFC3339(t *testing.T) {
 	west := time.FixedZone("", -8*3600)
 	for _, test := range []struct {
 		time time.Time
-		want string // empty: null
+		want string // empty means null
 	}{
 		{time.Time{}, ``},
 		{time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), `2026-01-02T03:04:05.000000Z`},

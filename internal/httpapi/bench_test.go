@@ -37,7 +37,7 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(status int)      { d.status = status }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// body is a request body that can be reset and read again.
+// body is a request body that can be rewound and read again.
 type body struct{ bytes.Reader }
 
 func (*body) Close() error { return nil }
@@ -55,7 +55,7 @@ func placing(err error, key bool) func() int {
 	r.ContentLength = int64(len(text))
 	return func() int {
 		b.Reset(text)
-		r.Body = b // the handler wraps it
+		r.Body = b // set again, because the handler wraps the body
 		clear(w.header)
 		h.ServeHTTP(w, r)
 		return w.status
@@ -127,7 +127,7 @@ func BenchmarkServe(b *testing.B) {
 	}
 }
 
-// TestPlaceAllocations bounds the allocations of the hot path.
+// TestPlaceAllocations bounds the allocations of placing an order.
 func TestPlaceAllocations(t *testing.T) {
 	const maxAllocations = 30
 	place := placing(nil, true)

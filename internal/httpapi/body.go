@@ -166,7 +166,7 @@ func orderRules(s validator.StructLevel) {
 	}
 	if !between(1, int64(len(b.Lines)), stock.MaxLines) {
 		s.ReportError(b.Lines, "lines", "Lines", "lines", "")
-		return // thousands of lines are not compared
+		return // stops here, so that thousands of lines are not compared
 	}
 	for i, line := range b.Lines {
 		if !stock.ValidID(string(line.SKU)) {
@@ -260,7 +260,7 @@ func (s strictJSON) BindBody(data []byte, body any) error {
 		err = &json.SemanticError{GoType: reflect.TypeOf(body).Elem()}
 	}
 	if err != nil {
-		// Unmarshal stops at the first bad field. What follows may not be JSON.
+		// Unmarshal stops at the first bad field. The rest may not be JSON.
 		return errors.Join(json.Unmarshal(data, new(jsontext.Value), jsontext.AllowDuplicateNames(true)), err)
 	}
 	return s.validate.Struct(body)
@@ -271,11 +271,11 @@ func (s strictJSON) BindBody(data []byte, body any) error {
 func (a *api) bind(c *gin.Context, body any) bool {
 	err := c.ShouldBindWith(body, a.binding)
 	if err == nil {
-		_ = c.Request.Body.Close() // package http need not look for a rest of it
+		_ = c.Request.Body.Close() // package http then need not read the rest of the body
 		return true
 	}
 	p, detail, bad := bodyProblem(err)
-	if p == timeout { // what still arrives is no request
+	if p == timeout { // the bytes that still arrive are not a request
 		c.Header("Connection", "close")
 	}
 	a.problem(c, p, detail, extras{Errors: bad})
@@ -286,7 +286,7 @@ func (a *api) bind(c *gin.Context, body any) bool {
 func bodyProblem(err error) (p problem, detail string, bad []fieldError) {
 	if fields, ok := errors.AsType[validator.ValidationErrors](err); ok {
 		for _, f := range fields {
-			_, field, _ := strings.Cut(f.Namespace(), ".") // after the name of the type
+			_, field, _ := strings.Cut(f.Namespace(), ".") // skip the name of the type
 			bad = append(bad, fieldError{field, ruleDetails[f.Tag()]})
 		}
 		return invalid, invalidDetail, bad

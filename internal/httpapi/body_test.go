@@ -35,8 +35,7 @@ func bindOrder(data []byte) (req order.Request, whole bool, bad []fieldError) {
 // accepts them; this package does not.
 var surrogates = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
 
-// FuzzDecodeOrder compares the decoder with encoding/json and with the OpenAPI
-// document.
+// FuzzDecodeOrder compares the decoder with encoding/json and with the OpenAPI document.
 func FuzzDecodeOrder(f *testing.F) {
 	for _, tt := range contract() {
 		if tt.path == "/orders" && len(tt.body) < 3000 {
@@ -52,7 +51,7 @@ func FuzzDecodeOrder(f *testing.F) {
 		}
 		checkBadFields(t, bad)
 		if len(bad) > 0 {
-			return // the decoder also checks what a schema cannot: distinct SKUs, plain integers, unique names
+			return // the decoder also checks rules that a schema cannot express: distinct SKUs, plain integers, unique names
 		}
 		var value any
 		if err := json.Unmarshal(body, &value); err != nil {
@@ -92,8 +91,8 @@ func checkBadFields(t *testing.T, bad []fieldError) {
 	}
 }
 
-// checkRoundTrip checks that an accepted request is the same after it was encoded
-// and decoded again.
+// checkRoundTrip checks that an accepted request does not change when it is encoded and decoded
+// again.
 func checkRoundTrip(t *testing.T, body []byte, req order.Request) {
 	t.Helper()
 	encoded := encodeRequest(t, req)

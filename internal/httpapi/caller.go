@@ -11,18 +11,16 @@ import (
 
 // Tokens verifies the tokens of buyers. It must be safe for concurrent use.
 type Tokens interface {
-	// Subject verifies a token and returns the ID of its buyer. The text of an error
-	// tells the client why the token is not valid; stock.ErrBusy says that it cannot
-	// be verified now.
+	// Subject verifies a token and returns the ID of its buyer. An error tells the client why the
+	// token is not valid. stock.ErrBusy means that the token cannot be verified now.
 	Subject(ctx context.Context, token string) (buyer string, err error)
 }
 
-// caller is who sent a request, as far as its bearer token shows. At most one field
-// is set.
+// caller is the sender of a request, as its bearer token shows. At most one field is set.
 type caller struct {
 	admin bool   // the token is the administrator's
-	buyer string // whose valid token it is
-	err   error  // why there is no valid token; stock.ErrBusy: it cannot be verified
+	buyer string // the buyer of a valid token
+	err   error  // why there is no valid token; stock.ErrBusy: the token cannot be verified now
 }
 
 // callerKey is the key of the caller in the context of a request.
@@ -33,8 +31,7 @@ var (
 	errNotBearer = errors.New("the Authorization header must be given only once, as Bearer and the token")
 )
 
-// identify finds out who sent the request. It refuses nobody, because some calls need
-// no token.
+// identify sets the caller of a request. It refuses no request, because some calls need no token.
 func (a *api) identify(c *gin.Context) {
 	var who caller
 	switch token, ok := bearerToken(c.Request.Header); {
@@ -50,15 +47,15 @@ func (a *api) identify(c *gin.Context) {
 	c.Set(callerKey, who)
 }
 
-// caller returns who sent the request. Without Tokens, that is nobody.
+// caller returns the caller of the request. Without Tokens, it is empty.
 func (a *api) caller(c *gin.Context) caller {
 	who, _ := c.Get(callerKey)
 	found, _ := who.(caller)
 	return found
 }
 
-// buyerOnly refuses a request that comes neither from a buyer nor from an
-// administrator. Without Tokens it is left out: every client may act for every buyer.
+// buyerOnly refuses a request that comes neither from a buyer nor from an administrator. Without
+// Tokens, this middleware is not used, and every client may act for every buyer.
 func (a *api) buyerOnly(c *gin.Context) {
 	who := a.caller(c)
 	switch {
@@ -84,8 +81,8 @@ func (a *api) payerOnly(c *gin.Context) {
 	}
 }
 
-// mayActFor reports whether the caller may act for the buyer: only a buyer's token
-// restricts that.
+// mayActFor reports whether the caller may act for the buyer. Only the token of another buyer
+// forbids it.
 func (a *api) mayActFor(c *gin.Context, buyer string) bool {
 	own := a.caller(c).buyer
 	return own == "" || own == buyer

@@ -18,7 +18,7 @@ import (
 
 const jwtSecret = "0123456789abcdef0123456789abcdef"
 
-// tokenOf returns a buyer's token that is valid for so long.
+// tokenOf returns a buyer's token that is valid for the given time.
 func tokenOf(t testing.TB, buyer string, lasts time.Duration) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: []byte(jwtSecret)}, nil)
@@ -36,8 +36,8 @@ func withTokens(c *Config) {
 	c.AdminToken, c.Tokens = adminToken, buyertoken.WithSecret(jwtSecret, buyertoken.Rules{})
 }
 
-// TestBuyers checks what a buyer may do, with a token and without, and that another
-// buyer's orders do not exist for them. The orders of the service are u-1's.
+// TestBuyers checks what a buyer may do with and without a token, and that other buyers' orders do
+// not exist for them. The orders of the service belong to u-1.
 func TestBuyers(t *testing.T) {
 	own := order.Order{
 		ID: testID, Buyer: "u-1", Status: order.Pending, Strategy: "lua", CreatedAt: testTime,
@@ -63,7 +63,7 @@ func TestBuyers(t *testing.T) {
 	type answer struct {
 		status  int
 		problem problem
-		asked   int // calls that reach the service
+		asked   int // number of calls that reach the service
 	}
 	done := func(asked int) answer { return answer{200, "", asked} }
 	refused := func(p problem, asked int) answer { return answer{definitions[p].status, p, asked} }
@@ -140,15 +140,15 @@ func TestBuyers(t *testing.T) {
 	})
 }
 
-// silentIssuer is Tokens whose keys are not known.
+// silentIssuer is a Tokens without keys.
 type silentIssuer struct{}
 
 func (silentIssuer) Subject(context.Context, string) (string, error) {
 	return "", fmt.Errorf("%w: no keys", stock.ErrBusy)
 }
 
-// TestSilentIssuer checks that a token that cannot be verified is answered 503, and
-// that administrators and open calls do not notice.
+// TestSilentIssuer checks that a token that cannot be verified is answered 503. Administrators and
+// open calls must not be affected.
 func TestSilentIssuer(t *testing.T) {
 	silent := func(c *Config) { c.AdminToken, c.Tokens = adminToken, silentIssuer{} }
 	buyer, admin := http.Header{"Authorization": {"Bearer x.y.z"}}, http.Header{"Authorization": {"Bearer " + adminToken}}

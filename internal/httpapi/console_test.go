@@ -11,8 +11,8 @@ func withConsole(c *Config) {
 	c.Console = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "console "+r.URL.Path) })
 }
 
-// newConsole returns the API with a console. The OpenAPI document does not have its
-// paths, because only its page calls them.
+// newConsole returns the API with a console. The OpenAPI document leaves out its paths, because
+// only its page calls them.
 func newConsole(changes ...func(*Config)) http.Handler {
 	c := testConfig(new(fakeOrders))
 	for _, change := range append(changes, withConsole) {
@@ -23,7 +23,7 @@ func newConsole(changes ...func(*Config)) http.Handler {
 
 const consoleToken = "0123456789abcdef"
 
-// TestConsole checks who may see which part of the console.
+// TestConsole checks who may access which part of the console.
 func TestConsole(t *testing.T) {
 	t.Parallel()
 	withToken := func(c *Config) { c.AdminToken, c.Loopback = consoleToken, false }
@@ -74,8 +74,8 @@ func TestConsole(t *testing.T) {
 
 func authorized(r *http.Request) { r.Header.Set("Authorization", "Bearer "+consoleToken) }
 
-// TestRoot checks that browsers are sent from the root to the console, and that others
-// get the 404 of the contract.
+// TestRoot checks that browsers are redirected from the root to the console, and that others get
+// the 404 of the contract.
 func TestRoot(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

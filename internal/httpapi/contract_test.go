@@ -53,12 +53,12 @@ func refusal(sku stock.SKU, reason error) error {
 type contractCase struct {
 	name string
 	call
-	orders  fakeOrders // the result of the service
+	orders  fakeOrders // result of the service
 	change  func(*Config)
 	status  int
-	problem problem  // "": the request succeeds
-	bad     []string // the fields that a 422 lists, in order
-	asked   int      // calls that must reach the service
+	problem problem  // empty: the request succeeds
+	bad     []string // fields that a 422 lists, in order
+	asked   int      // number of calls that must reach the service
 }
 
 func contract() []*contractCase {
@@ -582,7 +582,7 @@ func (g *golden) check(t *testing.T, name string, rec *httptest.ResponseRecorder
 	slices.Sort(names)
 	for _, name := range names {
 		if name == "X-Request-Id" {
-			continue // checked by the test, and always the same
+			continue // always the same, and checked by the test
 		}
 		fmt.Fprintf(&b, "%s: %s\n", name, strings.Join(rec.Header()[name], ", "))
 	}
@@ -627,7 +627,7 @@ func TestPlaceArguments(t *testing.T) {
 	if !equalRequests(first, want) {
 		t.Errorf("the service got %+v, want %+v", first, want)
 	}
-	// A later body must not change what the service got from an earlier one.
+	// A later body must not change the lines that the service got from an earlier one.
 	for range 10 {
 		do(h, call{method: "POST", path: "/orders", body: `{"buyer_id":"v-2","lines":[{"sku":"y","quantity":9},{"sku":"z","quantity":9}]}`})
 	}
@@ -676,7 +676,7 @@ func TestListStockArguments(t *testing.T) {
 	}
 }
 
-// TestLifecycleArguments checks what the service gets from each call.
+// TestLifecycleArguments checks the arguments of each call of the service.
 func TestLifecycleArguments(t *testing.T) {
 	id := testID.String()
 	orders := new(fakeOrders)

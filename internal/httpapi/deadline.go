@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// deadlines makes contexts that end after a timeout. Those made within a hundredth of
-// the timeout are one context with one timer: a timer for each request costs a
-// fiftieth of its CPU time. It is safe for concurrent use.
+// deadlines makes contexts that end after a timeout. Requests that start within a hundredth of the
+// timeout share one context with one timer. A timer for each request would cost a fiftieth of its
+// CPU time. deadlines is safe for concurrent use.
 type deadlines struct {
 	timeout time.Duration
 	latest  atomic.Pointer[deadline]
 }
 
-// deadline is a context that is given out until a time.
+// deadline is a context that requests may share until a time.
 type deadline struct {
 	ctx   context.Context
 	until time.Time

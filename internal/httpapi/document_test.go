@@ -40,8 +40,7 @@ func loadDocument(t testing.TB) document {
 	return document{doc}
 }
 
-// judged wraps the API so that the test fails on any answer that the document
-// does not allow.
+// judged wraps the API. The test fails on any answer that the document does not allow.
 func judged(t testing.TB, h http.Handler) http.Handler {
 	doc := loadDocument(t)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,14 +103,13 @@ func (d document) judge(r *http.Request, status int, h http.Header, body []byte)
 // validators has the compiled schemas. Compiling takes much longer than validating.
 var validators sync.Map // *openapi3.Schema → *jsonschema.Schema
 
-// validate returns an error if the schema, which is one of the document, does not
-// allow the value.
+// validate returns an error if the schema, which must belong to the document, does not allow the
+// value.
 func (d document) validate(schema *openapi3.Schema, value any) error {
 	if v, ok := validators.Load(schema); ok {
 		return v.(*jsonschema.Schema).Validate(value)
 	}
-	// The schema becomes a JSON Schema of its own, with the components that its
-	// references name.
+	// The schema becomes a separate JSON Schema, with the components that its references name.
 	var resource map[string]any
 	text, err := schema.MarshalJSON()
 	if err != nil {
@@ -225,7 +223,7 @@ func TestDocument(t *testing.T) {
 		for _, route := range New(testConfig(new(fakeOrders))).(*gin.Engine).Routes() {
 			path := strings.NewReplacer(":id", "{id}", ":sku", "{sku}").Replace(route.Path)
 			if strings.HasPrefix(path, "/debug/") {
-				continue // for people with the tools of Go, and not part of the contract
+				continue // operations under /debug/ are for people with Go's tools, and not part of the contract
 			}
 			served = append(served, route.Method+" "+path)
 		}
@@ -308,8 +306,8 @@ func checkTypes(t *testing.T, at string, value any) {
 	}
 }
 
-// TestWrongAnswersAreRejected checks that judge, which all other tests rely on, rejects
-// wrong answers.
+// TestWrongAnswersAreRejected checks that judge rejects wrong answers, because all other tests rely
+// on it.
 func TestWrongAnswersAreRejected(t *testing.T) {
 	doc := loadDocument(t)
 	orders := &fakeOrders{order: order.Order{
@@ -348,7 +346,7 @@ func TestWrongAnswersAreRejected(t *testing.T) {
 	one := "/orders/" + testID.String()
 	for _, tt := range []struct {
 		name, method, path, body string
-		err                      error // of the service
+		err                      error // error of the service
 		change                   func(*httptest.ResponseRecorder)
 	}{
 		{"a status not documented", "POST", "/orders", sound, nil, status(202)},

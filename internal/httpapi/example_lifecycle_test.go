@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// What a shop does with an order after it was placed. The payment provider reports
-// the first payment twice, and then a second one by mistake.
+// The calls of a shop on a placed order. The payment provider reports the first payment twice, and
+// then a second one by mistake.
 func ExampleNew_lifecycle() {
 	url, stop := serve(1)
 	defer stop()

@@ -21,9 +21,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// The whole service runs in this process: SQLite in a temporary folder, an
-// in-process Redis, the default strategy and the HTTP API. Of three units, the
-// first buyer gets two and the second is told that too few are left.
+// The whole service runs in this process: SQLite in a temporary folder, an in-process Redis, the
+// default strategy and the HTTP API. The first buyer gets two of three units, and the second is
+// told that too few are left.
 func ExampleNew() {
 	url, stop := serve(3)
 	defer stop()

@@ -15,8 +15,8 @@ func Judge(doc *openapi3.T, r *http.Request, status int, h http.Header, body []b
 	return document{doc}.judge(r, status, h, body)
 }
 
-// Validate returns an error if the schema, which is one of the document, does not allow
-// the value.
+// Validate returns an error if the schema, which must belong to the document, does not allow the
+// value.
 func Validate(doc *openapi3.T, schema *openapi3.Schema, value any) error {
 	return document{doc}.validate(schema, value)
 }

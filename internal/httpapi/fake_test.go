@@ -33,7 +33,7 @@ var (
 // fakeOrders returns the results that a test sets, and records its calls.
 type fakeOrders struct {
 	place    func(ctx context.Context, r order.Request) (order.Order, bool, error)
-	err      error // the result of all calls, if set
+	err      error // result of all calls, if set
 	order    order.Order
 	replayed bool
 	created  bool
@@ -41,9 +41,9 @@ type fakeOrders struct {
 	next     stock.SKU
 	audit    admin.Audit
 	orders   []order.Order
-	after    uuid.UUID // of the next page of orders
+	after    uuid.UUID // after of the next page of orders
 	payments []order.Payment
-	later    string // the after of the next page of payments
+	later    string // after of the next page of payments
 
 	mu      sync.Mutex
 	asked   int
@@ -162,7 +162,7 @@ func (f *fakeOrders) Ready(context.Context) error {
 	return f.err
 }
 
-// backend is everything behind the API.
+// backend is the service behind the API.
 type backend interface {
 	Orders
 	Stock
@@ -188,8 +188,8 @@ func testConfig(orders backend) Config {
 	}
 }
 
-// newAPI returns the API in front of orders. The test fails if an answer is not as
-// the OpenAPI document says.
+// newAPI returns the API in front of orders. The test fails if the OpenAPI document does not allow
+// an answer.
 func newAPI(t testing.TB, orders *fakeOrders, change ...func(*Config)) http.Handler {
 	t.Helper()
 	c := testConfig(orders)
@@ -202,7 +202,7 @@ func newAPI(t testing.TB, orders *fakeOrders, change ...func(*Config)) http.Hand
 // call is one request of a table.
 type call struct {
 	method, path string
-	header       http.Header // overrides the default Content-Type, application/json with a body
+	header       http.Header // replaces the default Content-Type, which is application/json with a body
 	body         string
 }
 

@@ -1,12 +1,11 @@
-// Package httpapi is the HTTP API of the service: routes, bodies, headers, and in
-// status.go the one table from errors to statuses. It serves its contract,
-// openapi.yaml. It knows what an order is, but not how one is placed.
+// Package httpapi is the HTTP API of the service: routes, bodies, headers, and in status.go the one
+// table from errors to statuses. It serves its contract, openapi.yaml. It decodes orders, and
+// leaves placing them to Orders.
 //
-// A request is checked in this order, and the first failed check decides the
-// answer: rate limit; path and method; origin; token; Content-Type;
-// Idempotency-Key; size of the body; arrival of the whole body; exactly one JSON
-// value; the fields; buyer. If a body does not decode, the answer names the first bad
-// field, otherwise all of them.
+// A request is checked in this order, and the first failed check decides the answer: rate limit;
+// path and method; origin; token; Content-Type; Idempotency-Key; size of the body; arrival of the
+// whole body; exactly one JSON value; the fields; buyer. If a body does not decode, the answer
+// names the first bad field, otherwise all of them.
 package httpapi
 
 import (
@@ -75,28 +74,26 @@ type Config struct {
 	Orders     Orders
 	Stock      Stock
 	Strategies Strategies
-	// AdminToken is the bearer token of administrators. If it is empty, their
-	// calls work without a token, but only if Loopback is set, and only for
-	// requests that come from this machine, name it as their Host and were not
-	// forwarded.
+	// AdminToken is the bearer token of administrators. If it is empty, their calls work without a
+	// token, but only if Loopback is set. Such requests must come from this machine, name it as
+	// their Host, and not be forwarded.
 	AdminToken string
 	// Loopback reports that only this machine can reach the listener.
 	Loopback bool
-	// Tokens verifies the tokens of buyers, who may then act only for themselves. It
-	// needs an AdminToken. nil: every client may act for every buyer.
+	// Tokens verifies the tokens of buyers, who may then act only for themselves. It needs an
+	// AdminToken. If it is nil, every client may act for every buyer.
 	Tokens Tokens
-	// RateLimit is how many requests a second a client may send in the long run, and
-	// RateBurst, which must be > 0 then, how many at once. 0: any number.
+	// RateLimit is the number of requests that a client may send per second in the long run. 0
+	// means no limit. RateBurst is the number it may send at once; it must be > 0 if RateLimit is.
 	RateLimit float64
 	RateBurst int
-	// TrustedProxies are the networks of the proxies that are believed when they name
-	// the address of a client.
+	// TrustedProxies are the networks of the proxies whose X-Forwarded-For headers are believed.
 	TrustedProxies []netip.Prefix
 	// SeparateOps says that NewOps serves metrics and profiles, so that New does not.
 	SeparateOps bool
 	// Metrics serves GET /metrics.
 	Metrics http.Handler
-	// Console serves the paths below /console/. nil: there are none.
+	// Console serves the paths below /console/. It may be nil.
 	Console http.Handler
 	// Registry gets the metrics of requests.
 	Registry prometheus.Registerer
@@ -105,24 +102,24 @@ type Config struct {
 	// message per problem, so that a handler can count repeated ones (see
 	// package outage). No line contains a body, query, token or key.
 	Log *slog.Logger
-	// Ready returns why orders cannot be placed now. nil: they can.
+	// Ready returns an error if orders cannot be placed now.
 	Ready func(ctx context.Context) error
 	// Draining reports whether the service is starting or stopping. While it
 	// does, /readyz is 503 and every answer closes its connection, so that a
 	// load balancer moves to another instance. It must be safe for concurrent
 	// use.
 	Draining func() bool
-	// RequestTimeout bounds the work of one request, of a change to a hundredth more;
-	// it must be > 0. A change goes on within this time after the client disconnects,
-	// so that its outcome is known.
+	// RequestTimeout bounds the work of one request. A change gets up to a hundredth more. It must
+	// be > 0. A change goes on within this time after the client disconnects, so that its outcome
+	// is known.
 	RequestTimeout time.Duration
-	// Tracer starts the spans of requests. nil: there are no traces.
+	// Tracer starts the spans of requests. If it is nil, there are no traces.
 	Tracer *tracing.Tracer
 }
 
 // Strategies is the answer to GET /strategies.
 type Strategies struct {
-	Running string // the Name of one of All
+	Running string // the Name of the strategy in use, one of All
 	Guard   bool
 	All     []Strategy
 }
@@ -130,9 +127,9 @@ type Strategies struct {
 // Strategy describes one way to cut stock.
 type Strategy struct {
 	Name   string
-	Gate   string // empty: none
+	Gate   string // empty: the strategy has no gate
 	Cutter string
-	Sound  bool // without the guard it never sells a unit twice
+	Sound  bool // the strategy never sells a unit twice, even without the guard
 	Detail string
 	// Promise says what a client can rely on once its order was accepted.
 	Promise string
@@ -141,7 +138,7 @@ type Strategy struct {
 //go:embed openapi.yaml
 var openAPI []byte
 
-// api is what handlers share. It does not change after New.
+// api holds what handlers share. It does not change after New.
 type api struct {
 	Config
 	auth       authority
@@ -150,7 +147,7 @@ type api struct {
 	strategies strategiesAnswer
 	binding    strictJSON
 	requests   *requests // nil on the operators' listener
-	deadlines  deadlines // of changes
+	deadlines  deadlines // deadlines of changes
 }
 
 // New returns the handler of the whole API. It is safe for concurrent use.
@@ -231,8 +228,8 @@ func (a *api) engine() *gin.Engine {
 	return e
 }
 
-// addConsole adds the routes of the console. The page itself is public, so that a
-// browser can show it and ask for the token; everything that it shows is not.
+// addConsole adds the routes of the console. The page itself is public, so that a browser can show
+// it and ask for the token. All other paths are for administrators.
 func (a *api) addConsole(e *gin.Engine) {
 	console := gin.WrapH(a.Console)
 	e.GET(consolePath, console)

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	defaultPage  = 100 // entries of a page
+	defaultPage  = 100 // entries of a page if the query has no limit
 	maxPage      = 1000
-	maxErrors    = 100 // bad parameters that one answer lists; a query can have thousands
+	maxErrors    = 100 // maximum number of bad parameters that one answer lists; a query can have thousands
 	pageDetail   = "must be an integer from 1 to 1000"
 	uuidDetail   = "must be a UUID with hyphens"
 	buyerMissing = "is required unless an administrator asks. "
 )
 
-// The statuses by which orders and payments can be listed.
+// The statuses that filter a list of orders or payments.
 var (
 	orderStatuses   = []order.Status{"queued", "pending", "paid", "cancelled", "expired", "refunded", "refused", "void"}
 	paymentStatuses = []order.PaymentStatus{"paid", "refund-due", "refunded"}
@@ -118,11 +118,11 @@ func (a *api) listStock(c *gin.Context) {
 	answer(c, http.StatusOK, jsonType, stockPage{each(page, answerStock), orNull(next)})
 }
 
-// parameters has a function for each parameter of a query, by name. It reads the
-// value, and returns why the value is invalid, or "".
+// parameters has a function for each parameter of a query, by name. Each function reads the value,
+// and returns why the value is invalid, or "".
 type parameters map[string]func(value string) (detail string)
 
-// readQuery reads a query. It returns what is wrong with it, sorted by name.
+// readQuery reads a query. It returns an error for each invalid parameter, sorted by name.
 func readQuery(query string, known parameters) (bad []fieldError) {
 	values, err := url.ParseQuery(query)
 	if err != nil {

@@ -92,15 +92,15 @@ func (m *requests) counter(label string, status int) prometheus.Counter {
 	return m.total.WithLabelValues(label, strconv.Itoa(status))
 }
 
-// observe counts a request that was answered with the status. A path that is empty has
-// no route.
+// observe counts a request that was answered with the status. An empty path means that the request
+// has no route.
 func (m *requests) observe(ctx context.Context, method, path string, status int, took time.Duration) {
 	a := m.routes[route{method, path}]
 	if a == nil {
 		a = m.unknown
 	}
 	count := a.byStatus[status]
-	if count == nil { // package http answers with it, for example to a range
+	if count == nil { // package http answers with a status that the service never uses, for example to a range
 		count = m.counter(a.label, status)
 	}
 	count.Inc()

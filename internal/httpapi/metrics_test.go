@@ -31,15 +31,15 @@ func series(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 	return values
 }
 
-// TestRequests checks which series each request changes: those of its route and
-// status, whatever the client wrote into path and method.
+// TestRequests checks which series each request changes: only those of its route and status,
+// whatever path and method the client sends.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	const id = "/orders/01990a3c-9b8e-7c31-a5d2-3f6f0e7a1b22"
 	for _, test := range []struct {
 		name    string
 		call    call
-		changes string // the labels of the counter
+		changes string // labels of the changed counter
 	}{
 		{"an order", call{method: "POST", path: "/orders", body: oneLine}, "POST /orders 201"},
 		{"bad input", call{method: "POST", path: "/orders", body: "{"}, "POST /orders 400"},
@@ -105,8 +105,7 @@ func TestRequests_Panic(t *testing.T) {
 	}
 }
 
-// TestRequests_OtherStatus checks that a status that only package http answers with is
-// counted too.
+// TestRequests_OtherStatus checks that a status that only package http sends is counted too.
 func TestRequests_OtherStatus(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -119,9 +118,9 @@ func TestRequests_OtherStatus(t *testing.T) {
 	}
 }
 
-// TestRequests_EveryDocumentedAnswer checks that every route of the OpenAPI document
-// has its series from the start, under the name that the document gives it. Package http
-// answers 431 before the API sees the request.
+// TestRequests_EveryDocumentedAnswer checks that every route of the OpenAPI document has its series
+// from the start, under its documented name. It leaves out 431, which package http answers before
+// the API sees the request.
 func TestRequests_EveryDocumentedAnswer(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -150,7 +149,7 @@ func has(values map[string]float64, name string) bool {
 	return known
 }
 
-// BenchmarkObserve measures what counting and timing costs one request.
+// BenchmarkObserve measures the cost of counting and timing one request.
 func BenchmarkObserve(b *testing.B) {
 	c := testConfig(new(fakeOrders))
 	a := &api{Config: c}

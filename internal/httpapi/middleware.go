@@ -29,7 +29,7 @@ func (a *api) envelope(c *gin.Context) {
 		}
 		took, status := time.Since(start), c.Writer.Status()
 		if v != nil {
-			status = http.StatusInternalServerError // the client gets no answer, or a part of one
+			status = http.StatusInternalServerError // the client gets no answer, or only a part of it
 		}
 		if a.requests != nil { // requests of operators' tools are not counted
 			a.requests.observe(a.Tracer.Carry(context.Background(), c.Request.Context()), c.Request.Method, c.FullPath(), status, took)
@@ -50,9 +50,9 @@ func (a *api) jsonOnly(c *gin.Context) {
 	}
 }
 
-// recoverRequest answers a request that panicked with v. If part of an answer was
-// already sent, it returns the value to panic with, which makes package http drop
-// the connection: the client must not take half an answer for a whole one.
+// recoverRequest answers a request that panicked with v. If part of an answer was already sent, it
+// returns the value to panic with. Package http then drops the connection, so that the client does
+// not mistake half an answer for a complete one.
 func (a *api) recoverRequest(c *gin.Context, v any) any {
 	if v == http.ErrAbortHandler {
 		return v
@@ -103,9 +103,9 @@ func (a *api) fail(c *gin.Context, err error) {
 	a.problem(c, p, detail, extrasOf(p, err))
 }
 
-// recordFailure keeps the cause of a 5xx for the request's log line. It also logs the
-// cause of a 503 immediately, under message. It does not if the client has
-// disconnected, because that makes reads fail.
+// recordFailure keeps the cause of a 5xx for the request's log line. It also logs the cause of a
+// 503 immediately, under message. It logs nothing if the client has disconnected, because a
+// disconnect makes reads fail.
 func (a *api) recordFailure(c *gin.Context, status int, message string, err error) {
 	if status < http.StatusInternalServerError {
 		return
@@ -122,8 +122,8 @@ func (a *api) readContext(c *gin.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(a.withID(c, c.Request.Context()), a.RequestTimeout)
 }
 
-// writeContext returns the context of a request that changes something. It goes
-// on after the client disconnects, so that the work gets a known outcome.
+// writeContext returns the context of a request that changes something. It does not end when the
+// client disconnects, so that the work gets a known outcome.
 func (a *api) writeContext(c *gin.Context) context.Context {
 	return a.withID(c, a.Tracer.Carry(a.deadlines.context(), c.Request.Context()))
 }

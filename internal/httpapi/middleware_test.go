@@ -103,7 +103,7 @@ func TestLogLevels(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		err   error
-		wants []string // words of each line
+		wants []string // texts that each line must contain
 	}{
 		{"accepted", nil, []string{"level=DEBUG msg=request"}},
 		{"refused", stock.Refuse("10001", stock.ErrSoldOut), []string{"level=DEBUG msg=request"}},
@@ -159,7 +159,7 @@ func TestLogLevels(t *testing.T) {
 	})
 }
 
-// gone is the http.ResponseWriter of a client that has disconnected.
+// gone is the http.ResponseWriter of a disconnected client.
 type gone struct{ http.ResponseWriter }
 
 func (gone) Write([]byte) (int, error) { return 0, net.ErrClosed }
@@ -307,8 +307,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestReadyAnswersInTime checks that /readyz does not wait for RequestTimeout while the
-// stores hang.
+// TestReadyAnswersInTime checks that /readyz does not wait for RequestTimeout while the stores
+// hang.
 func TestReadyAnswersInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := testConfig(&blockedOrders{})

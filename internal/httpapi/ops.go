@@ -8,9 +8,9 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// NewOps returns the handler of a listener for operators: health, metrics and
-// profiles. Profiles are for administrators, as c.AdminToken and c.Loopback say; they
-// are about this listener, not about the API's. It is safe for concurrent use.
+// NewOps returns the handler of a listener for operators: health, metrics and profiles. Profiles
+// are for administrators. c.AdminToken and c.Loopback describe this listener, not that of the API.
+// It is safe for concurrent use.
 func NewOps(c Config) http.Handler {
 	c.Tracer = nil // probes and scrapes are not traced
 	a := build(c)
@@ -25,8 +25,8 @@ func (a *api) routeOps(e *gin.Engine) {
 	e.GET("/debug/pprof/*name", a.adminOnly, a.ownPages, a.profile)
 }
 
-// maxProfile is the length of the longest profile, in seconds. Package pprof extends the
-// time limit of the connection by the length, whatever it is.
+// maxProfile is the length of the longest profile, in seconds. Package pprof extends the time limit
+// of the connection by any length that a request asks for.
 const maxProfile = 60
 
 // profile handles GET /debug/pprof/. It does not serve the command line, which may

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestOps checks what the operators' listener serves, what the API then does not, and
-// who may read profiles.
+// TestOps checks which paths the operators' listener serves, which the API then leaves out, and who
+// may read profiles.
 func TestOps(t *testing.T) {
 	public := func(c *Config) { c.AdminToken, c.Loopback = adminToken, false }
 	separate := func(c *Config) { public(c); c.SeparateOps = true }
@@ -15,7 +15,7 @@ func TestOps(t *testing.T) {
 	const heap = "/debug/pprof/heap?debug=1"
 	for _, tt := range []struct {
 		name   string
-		ops    bool // ask the operators' listener
+		ops    bool // send the request to the operators' listener
 		config func(*Config)
 		path   string
 		header http.Header

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 )
 
-const maxKey = 255 // bytes of an idempotency key
+const maxKey = 255 // maximum length of an idempotency key in bytes
 
 // placeOrder handles POST /orders.
 func (a *api) placeOrder(c *gin.Context) {

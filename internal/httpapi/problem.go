@@ -20,14 +20,14 @@ type problemAnswer struct {
 
 // extras are the members that only some problems have.
 type extras struct {
-	SKU         stock.SKU    `json:"sku,omitempty"`          // problems of one SKU
-	OpensAt     *string      `json:"opens_at,omitempty"`     // not-open
-	PaymentID   string       `json:"payment_id,omitempty"`   // refund-due
-	OrderStatus order.Status `json:"order_status,omitempty"` // refund-due, wrong-status
-	Errors      []fieldError `json:"errors,omitempty"`       // invalid
+	SKU         stock.SKU    `json:"sku,omitempty"`          // set only for a problem of one SKU
+	OpensAt     *string      `json:"opens_at,omitempty"`     // set for not-open
+	PaymentID   string       `json:"payment_id,omitempty"`   // set for refund-due
+	OrderStatus order.Status `json:"order_status,omitempty"` // set for refund-due and wrong-status
+	Errors      []fieldError `json:"errors,omitempty"`       // set for invalid
 }
 
-// invalidFields are the fields that only the service finds invalid, by its error.
+// invalidFields maps an error of the service to the field that it finds invalid.
 var invalidFields = []struct {
 	err error
 	fieldError
@@ -37,8 +37,8 @@ var invalidFields = []struct {
 	{order.ErrPaymentReused, fieldError{"payment_id", "belongs to another order"}},
 }
 
-// extrasOf returns what err says about the members of problem p. Other members of
-// err do not count: err may wrap a refusal that is not the outcome.
+// extrasOf returns the members that err has for problem p. It ignores other members of err: err may
+// wrap a refusal that is not the outcome.
 func extrasOf(p problem, err error) (x extras) {
 	switch p {
 	case soldOut, buyerLimit, notOpen, closed, unknownSKU:

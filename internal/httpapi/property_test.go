@@ -29,8 +29,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// The names that requests draw most of the time, so that they meet what other
-// requests have left.
+// The names that requests use most of the time, so that requests meet the results of earlier ones.
 var (
 	someSKUs   = []string{"10001", "a", "b", "c"}
 	someBuyers = []string{"u-1", "u-2"}
@@ -40,12 +39,12 @@ var (
 // The token of administrators, and the secret that signs the tokens of buyers.
 const fuzzToken, fuzzSecret = "an-administrators-token", "the-secret-of-the-tokens'-issuer"
 
-// TestRandomRequests draws requests from the OpenAPI document, valid ones and ones that
-// are broken in one place, and sends them to the running service. Every answer must be
-// as documented, a broken request must be refused for what is wrong with it, and a valid
-// one must not. Where buyers have tokens, no answer may have another buyer's order. By default
-// it makes 25 checks of each service at a time, until the answers are various, and 100 in a
-// thorough run. -rapid.checks=N makes others.
+// TestRandomRequests draws requests from the OpenAPI document, some of them broken in one place,
+// and sends them to the running service. Every answer must be as documented. A broken request must
+// be refused for its fault, and a valid one must not be refused as invalid. Where buyers have
+// tokens, no answer may contain another buyer's order. By default it makes 25 checks of each
+// service at a time, until the answers are varied, and 100 in a thorough run. -rapid.checks=N sets
+// another number.
 func TestRandomRequests(t *testing.T) {
 	t.Parallel()
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue && !testenv.Thorough() {
@@ -88,18 +87,17 @@ func TestRandomRequests(t *testing.T) {
 	}
 }
 
-// requests draws requests for one service, and keeps what it needs to know of the
-// answers.
+// requests draws requests for one service, and records facts from the answers.
 type requests struct {
 	doc      *openapi3.T
 	url      string
-	token    string // of administrators; empty: none is needed
-	buyers   bool   // have tokens
+	token    string // token of administrators; empty: the service needs no token
+	buyers   bool   // buyers have tokens
 	orders   []string
 	payments []string
-	owners   map[string]string // the buyers of the orders that were committed
+	owners   map[string]string // buyers of committed orders, by order ID
 	statuses map[string]int    // answers by operation and status
-	broken   map[string]int    // requests by what was wrong with them
+	broken   map[string]int    // number of requests by their fault
 }
 
 // serve starts the service on embedded stores, behind the server that cmd/api uses.
@@ -127,9 +125,9 @@ type request struct {
 	query        url.Values
 	header       http.Header
 	body         []byte
-	caller       string // the buyer whose token it carries, if it does
-	broken       string // what is wrong with it; empty: nothing
-	want         []int  // if it is broken: one of these statuses
+	caller       string // the buyer whose token the request has; empty: the request has no token
+	broken       string // the fault of the request; empty: the request has no fault
+	want         []int  // allowed statuses of a broken request
 }
 
 // one draws a request, sends it and checks the answer.
@@ -154,7 +152,7 @@ func (f *requests) one(t *rapid.T) {
 		t.Fatalf("%s: %v", r, err)
 	}
 	response.Header.Del("Date")
-	if vary := response.Header["Vary"]; vary != nil { // a list, which may have several lines
+	if vary := response.Header["Vary"]; vary != nil { // Vary may be a list in several lines
 		response.Header["Vary"] = []string{strings.Join(vary, ", ")}
 	}
 	f.statuses[fmt.Sprintf("%s %d", r.operation, response.StatusCode)]++
@@ -172,7 +170,7 @@ func (r request) String() string {
 	return fmt.Sprintf("%s %s %v %v\n%.2000s\nbroken: %s %v", r.method, r.path, r.query, r.header, r.body, r.broken, r.want)
 }
 
-// judge returns an error if the answer does not suit the request.
+// judge returns an error if the answer does not fit the request.
 func (r request) judge(status int, body []byte) error {
 	if status >= 500 && status != http.StatusServiceUnavailable {
 		return fmt.Errorf("the service failed")
@@ -197,7 +195,7 @@ func (r request) judge(status int, body []byte) error {
 		}
 	case 422:
 		for _, e := range problem.Errors {
-			// A schema cannot say these: the kind cannot change, the hours must be in
+			// A schema cannot express these rules: the kind cannot change, the hours must be in
 			// order, and a payment belongs to one order.
 			if e.Field != "kind" && e.Field != "closes_at" && e.Field != "payment_id" {
 				return fmt.Errorf("nothing is wrong with %s", e.Field)
@@ -207,8 +205,8 @@ func (r request) judge(status int, body []byte) error {
 	return nil
 }
 
-// judgeOwner returns an error if the answer shows an order to another buyer, or hides it
-// from its own.
+// judgeOwner returns an error if the answer shows an order to another buyer, or hides it from its
+// owner.
 func (f *requests) judgeOwner(r request, status int, body []byte) error {
 	owner, placed := f.owners[r.orderID()]
 	if placed && status == http.StatusNotFound && r.broken == "" && (r.caller == "" || r.caller == owner) {
@@ -249,7 +247,7 @@ func (r request) buyerID() string {
 	var body struct {
 		BuyerID string `json:"buyer_id"`
 	}
-	_ = json.Unmarshal(r.body, &body) // without a body there is none
+	_ = json.Unmarshal(r.body, &body) // without a body, the fields stay empty
 	return cmp.Or(body.BuyerID, r.query.Get("buyer_id"))
 }
 
@@ -281,7 +279,7 @@ func appendSome(names []string, name string) []string {
 	return names[max(0, len(names)-8):]
 }
 
-// variety returns an error if requests of some kind were all refused, or not made.
+// variety returns an error if all requests of some kind were refused, or none was made.
 func (f *requests) variety() error {
 	sum := 0
 	for _, n := range f.statuses {
@@ -306,10 +304,10 @@ func (f *requests) variety() error {
 	return nil
 }
 
-// draw draws a request: two of three are valid.
+// draw draws a request. Two of three are valid.
 func (f *requests) draw(t *rapid.T) request {
-	// Most requests are for these paths, which change something. rapid draws the first
-	// ones more often.
+	// Most requests are for these paths, which change something. rapid draws the first ones more
+	// often.
 	paths := []string{"/orders", "/stock/{sku}", "/orders/{id}/pay", "/orders", "/orders/{id}", "/orders/{id}/refund", "/orders", "/stock/{sku}", "/orders/{id}/cancel"}
 	paths = append(paths, slices.SortedFunc(maps.Keys(f.doc.Paths.Map()), func(a, b string) int { return strings.Compare(b, a) })...)
 	path := rapid.SampledFrom(paths).Draw(t, "path")
@@ -326,7 +324,7 @@ func (f *requests) draw(t *rapid.T) request {
 	return r
 }
 
-// valid draws a request to which the document does not object.
+// valid draws a request that the document allows.
 func (f *requests) valid(t *rapid.T, path, method string, op *openapi3.Operation) request {
 	r := request{operation: op.OperationID, method: method, path: path, query: url.Values{}, header: http.Header{}}
 	for _, p := range op.Parameters {
@@ -378,7 +376,7 @@ func sign(t *rapid.T, secret string, claims map[string]any) string {
 	return text
 }
 
-// invalidToken draws an Authorization header with which the buyer is nobody.
+// invalidToken draws an Authorization header without a valid buyer's token.
 func invalidToken(t *rapid.T, buyer string) []string {
 	with := func(claim string, value any) string {
 		changed := claims(buyer)
@@ -431,9 +429,9 @@ func (f *requests) mayListAll(op *openapi3.Operation) bool {
 
 // value draws a value that the schema allows. name is the member or parameter.
 func (f *requests) value(t *rapid.T, s *openapi3.Schema, name string) any {
-	fresh := 0 // of five, if there are known values
+	fresh := 0 // how many of five values are new, if values are known
 	if name == "payment_id" {
-		fresh = 3 // a payment that is known pays no other order
+		fresh = 3 // a known payment can pay no other order
 	}
 	if known := f.known(s, name); len(known) > 0 && rapid.IntRange(0, 5).Draw(t, "known "+name) > fresh {
 		return rapid.SampledFrom(known).Draw(t, name)
@@ -447,7 +445,7 @@ func (f *requests) value(t *rapid.T, s *openapi3.Schema, name string) any {
 		return drawTime(t, name)
 	case s.Type.Includes("string") && s.Pattern != "":
 		return rapid.StringMatching(s.Pattern).Draw(t, name)
-	case s.Type.Includes("string"): // only X-Request-ID: a header value
+	case s.Type.Includes("string"): // a header value, only for X-Request-ID
 		return rapid.StringMatching(`[ -~]{0,140}`).Draw(t, name)
 	case s.Type.Includes("integer"):
 		return rapid.Int64Range(int64(*s.Min), int64(*s.Max)).Draw(t, name)
@@ -539,10 +537,10 @@ func orderHours(value any) {
 	}
 }
 
-// breaker breaks a request in one place, and sets what the answer must be.
+// breaker breaks a request in one place, and sets the allowed answers.
 type breaker = func(*rapid.T, *request)
 
-// ways returns the ways in which the request can be broken, by name.
+// ways returns the functions that can break the request, by name.
 func (f *requests) ways(r request, op *openapi3.Operation, item *openapi3.PathItem) map[string]breaker {
 	ways := map[string]breaker{
 		"method": func(t *rapid.T, r *request) {
@@ -582,7 +580,7 @@ func (f *requests) ways(r request, op *openapi3.Operation, item *openapi3.PathIt
 	return ways
 }
 
-// waysOfBuyers returns the ways in which a buyer's token can be wrong.
+// waysOfBuyers returns the functions that break a buyer's token.
 func waysOfBuyers(r request, op *openapi3.Operation) map[string]breaker {
 	ways := map[string]breaker{}
 	send := func(t *rapid.T, r *request, buyer string, want int) {
@@ -597,7 +595,7 @@ func waysOfBuyers(r request, op *openapi3.Operation) map[string]breaker {
 	case accepts(op, "admin"):
 		ways["a buyer's token"] = func(t *rapid.T, r *request) { send(t, r, someBuyers[0], 401) }
 	}
-	switch { // nobody is called u-9
+	switch { // no buyer is called u-9
 	case r.buyerID() != "":
 		ways["another buyer's token"] = func(t *rapid.T, r *request) { send(t, r, "u-9", 403) }
 	case accepts(op, "buyer") && r.orderID() != "":
@@ -606,7 +604,7 @@ func waysOfBuyers(r request, op *openapi3.Operation) map[string]breaker {
 	return ways
 }
 
-// waysOfParameters returns the ways in which path, query and headers can be broken.
+// waysOfParameters returns the functions that break path, query and headers.
 func (f *requests) waysOfParameters(r request, op *openapi3.Operation) map[string]breaker {
 	ways := map[string]breaker{}
 	listed := slices.ContainsFunc(op.Parameters, func(p *openapi3.ParameterRef) bool { return p.Value.In == "query" })
@@ -656,14 +654,14 @@ func (f *requests) invalidText(t *rapid.T, s *openapi3.Schema) string {
 	).Filter(func(text string) bool {
 		var value any = text
 		if s.Type.Includes("integer") {
-			_ = json.Unmarshal([]byte(text), &value) // left a string if it is no number
+			_ = json.Unmarshal([]byte(text), &value) // value stays a string if text is not a number
 		}
 		return text != "" && (httpapi.Validate(f.doc, s, value) != nil || s.Type.Includes("integer") && strings.ContainsAny(text, "eE."))
 	})
 	return text.Draw(t, "invalid")
 }
 
-// waysOfBody returns the ways in which a body can be broken.
+// waysOfBody returns the functions that break a body.
 func (f *requests) waysOfBody(schema *openapi3.Schema) map[string]breaker {
 	text := func(change func(*rapid.T, []byte) []byte, want ...int) breaker {
 		return func(t *rapid.T, r *request) {
@@ -710,8 +708,7 @@ func withMember(object []byte, member string) []byte {
 	return []byte("{" + member + "," + string(object[1:]))
 }
 
-// spoil replaces or removes one value of the body, so that the schema does not allow
-// it.
+// spoil replaces or removes one value of the body, so that the schema no longer allows the body.
 func (f *requests) spoil(t *rapid.T, r *request, schema *openapi3.Schema) {
 	bad := rapid.Custom(func(t *rapid.T) []byte {
 		var body map[string]any

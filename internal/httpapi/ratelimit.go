@@ -18,9 +18,8 @@ type client struct {
 	address netip.Addr
 }
 
-// unlimited has the routes without a limit: those of the operators' tools, which must work
-// at any load, and the console's page with its files, which a browser requests all at
-// once and without a token.
+// unlimited has the routes without a limit. The operators' tools must work at any load. A browser
+// requests the console's page and its files all at once and without a token.
 var unlimited = []string{"/healthz", "/readyz", "/metrics", consolePath, consoleAssets}
 
 // limit refuses a request of a client that sends too many. Administrators may send

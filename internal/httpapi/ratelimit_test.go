@@ -57,8 +57,8 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
-// TestUnusableForward checks that the log names a trusted proxy whose clients share one
-// limit, because it names them by something that is no address.
+// TestUnusableForward checks that the log names a trusted proxy whose clients share one limit,
+// because the proxy does not send their addresses.
 func TestUnusableForward(t *testing.T) {
 	t.Parallel()
 	for forwarded, warns := range map[string]bool{"192.0.2.1:80": false, "": false, "192.0.2.1, unknown": true} {
@@ -76,8 +76,8 @@ func TestUnusableForward(t *testing.T) {
 	}
 }
 
-// TestRateLimit checks who is counted as one client, and which calls are not counted.
-// In the bubble no time passes.
+// TestRateLimit checks who counts as one client, and which calls do not count. No time passes in
+// the bubble.
 func TestRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limited := func(c *Config) {
@@ -94,8 +94,8 @@ func TestRateLimit(t *testing.T) {
 		const many = 5
 		for _, tt := range []struct {
 			name  string
-			calls []call // sent in turn, by a trusted proxy
-			want  int    // how many are answered
+			calls []call // calls sent in turn, by a trusted proxy
+			want  int    // number of calls that are answered
 		}{
 			{"an address", []call{from("192.0.2.1", nil)}, 2},
 			{"two addresses", []call{from("192.0.2.1", nil), from("192.0.2.2", nil)}, 4},

@@ -19,7 +19,7 @@ func requestIDs(h http.Header) []string {
 	if given := h[requestIDHeader]; len(given) == 1 && visible(given[0], maxRequestID) {
 		return given
 	}
-	var raw [16]byte // unique, but not secret: math/rand is enough
+	var raw [16]byte // the ID must be unique, but not secret: math/rand is enough
 	binary.LittleEndian.PutUint64(raw[:8], rand.Uint64())
 	binary.LittleEndian.PutUint64(raw[8:], rand.Uint64())
 	var text [2 * len(raw)]byte

@@ -11,7 +11,7 @@ import (
 // Limits of a connection. The server closes a connection that exceeds one.
 const (
 	headerTimeout  = 5 * time.Second  // for the request line and headers
-	bodyTimeout    = 10 * time.Second // for headers and body
+	bodyTimeout    = 10 * time.Second // for the headers and the body
 	writeTimeout   = 10 * time.Second // for the client to read the answer
 	idleTimeout    = 90 * time.Second // between two requests
 	maxHeaderBytes = 16 << 10         // package http accepts 4 KiB more
@@ -34,8 +34,8 @@ func NewServer(h http.Handler, requestTimeout time.Duration, log *slog.Logger) *
 	}
 }
 
-// serverLog logs what package http reports: at warn level, but at debug level a
-// handshake that fails, because every client and every port scan can cause one.
+// serverLog logs the errors of package http at warn level. Failed handshakes are logged at debug
+// level, because every client and every port scan can cause them.
 type serverLog struct{ log *slog.Logger }
 
 func (l serverLog) Write(line []byte) (int, error) {

@@ -63,8 +63,8 @@ func TestServerLimits(t *testing.T) {
 	}
 }
 
-// TestSlowHeaders checks that the server closes a connection on which the headers
-// arrive too slowly: one byte every 20 ms.
+// TestSlowHeaders checks that the server closes a connection on which the headers arrive too
+// slowly: one byte every 20 ms.
 func TestSlowHeaders(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	address := serve(t, func(s *http.Server) { s.ReadHeaderTimeout = limit })
@@ -89,7 +89,7 @@ func TestSlowHeaders(t *testing.T) {
 			}
 		}
 	}()
-	_, _ = io.Copy(io.Discard, conn) // until the server closes the connection
+	_, _ = io.Copy(io.Discard, conn) // returns when the server closes the connection
 	if took := time.Since(start); took < limit {
 		t.Errorf("cut off after %v, want %v", took, limit)
 	}
@@ -101,8 +101,8 @@ func partOfAnOrder(sent int) string {
 	return fmt.Sprintf("POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(oneLine), oneLine[:sent])
 }
 
-// TestSlowBody checks that an incomplete body is answered 408, after which the
-// client may send the request again, and not 400.
+// TestSlowBody checks that an incomplete body is answered 408, and not 400, so that the client may
+// send the request again.
 func TestSlowBody(t *testing.T) {
 	const limit = 300 * time.Millisecond
 	address := serve(t, func(s *http.Server) { s.ReadTimeout = limit })

@@ -48,7 +48,7 @@ const (
 type definition struct {
 	status int
 	title  string
-	retry  string // Retry-After, in seconds; empty: no such header
+	retry  string // Retry-After, in seconds; empty: the answer has no Retry-After
 }
 
 // definitions is the table from problems to statuses. Every problem has a row.

@@ -64,7 +64,7 @@ func (a *api) showAudit(c *gin.Context) {
 func (a *api) sku(c *gin.Context) (sku stock.SKU, ok bool) {
 	name := c.Param("sku")
 	switch {
-	case name == "": // two slashes in the path
+	case name == "": // the path has two slashes in a row
 		a.notFound(c)
 		return "", false
 	case !stock.ValidID(name):

@@ -7,12 +7,12 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// traced are the first elements of the paths whose requests are traced: those that need
-// the stores. Probes and scrapes would only bury the orders.
+// traced are the first elements of the paths whose requests are traced: those that need the stores.
+// Traces of probes and scrapes would only hide those of orders.
 var traced = map[string]bool{"orders": true, "payments": true, "stock": true}
 
-// trace is the middleware that starts the span of a request. It comes before all
-// others, so that what they refuse is traced too, and their log lines have its ID.
+// trace is the middleware that starts the span of a request. It runs before all others, so that
+// refused requests are traced too, and log lines have the trace's ID.
 func (a *api) trace(c *gin.Context) {
 	route := c.FullPath() // the path itself has the SKU
 	first, _, _ := strings.Cut(strings.TrimPrefix(route, "/"), "/")

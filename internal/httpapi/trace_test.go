@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
-// TestTraces checks the spans of requests: they are named by the route and not by the
-// path, an answer of 500 and more has failed, probes have none, and the order is placed
-// in the span, also after the client has gone.
+// TestTraces checks the spans of requests. They must be named by the route and not by the path, and
+// an answer of 500 or above must count as failed. Probes have no spans. The order must be placed in
+// the span, even after the client has disconnected.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()

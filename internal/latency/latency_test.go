@@ -10,7 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// quantile returns what Quantile estimates of a histogram.
+// quantile returns the estimate of Quantile for a histogram.
 func quantile(h *dto.Histogram, q float64) float64 {
 	var (
 		bounds []float64
@@ -22,8 +22,8 @@ func quantile(h *dto.Histogram, q float64) float64 {
 	return Quantile(q, h.GetSampleCount(), bounds, below)
 }
 
-// TestQuantiles checks that p50 and p99 are near the truth for work of any length
-// between 50 µs and 10 s.
+// TestQuantiles checks that p50 and p99 are near the true values for durations between 50 µs and 10
+// s.
 func TestQuantiles(t *testing.T) {
 	t.Parallel()
 	for typical := 60 * time.Microsecond; typical < 2*time.Second; typical = typical * 5 / 4 {
@@ -53,7 +53,7 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestOptions checks that bounds beyond the common ones do not reach other histograms.
+// TestOptions checks that additional bounds do not change the options of other histograms.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	longer := Options("a_seconds", "A.", 30, 60).Buckets
@@ -76,8 +76,8 @@ func TestQuantile(t *testing.T) {
 		{0.5, 10, []float64{1, 2}, []uint64{0, 10}, 1.5},
 		{0.25, 10, []float64{1, 2}, []uint64{5, 10}, 0.5},
 		{1, 10, []float64{1, 2, 4}, []uint64{5, 10, 10}, 2},
-		{0.99, 10, []float64{1, 2}, []uint64{5, 5}, 2},          // above all bounds
-		{0.99, 10, []float64{1, 2, inf}, []uint64{5, 5, 10}, 2}, // with their bucket
+		{0.99, 10, []float64{1, 2}, []uint64{5, 5}, 2},          // observations above all bounds
+		{0.99, 10, []float64{1, 2, inf}, []uint64{5, 5, 10}, 2}, // the same with a bucket for them
 		{0.5, 4, []float64{1, 2, 3, inf}, []uint64{1, 1, 4, 4}, 2 + 1.0/3},
 	} {
 		if got := Quantile(test.q, test.count, test.bounds, test.below); math.Abs(got-test.want) > 1e-9 {

@@ -23,26 +23,26 @@ const (
 	// maxClockJump bounds how far this machine's clock may move away from the time
 	// that has passed since a measurement.
 	maxClockJump = time.Second
-	// clockSamples is the number of readings of which a measurement uses the one
-	// with the shortest round trip.
+	// clockSamples is the number of readings that a measurement takes. It uses the one with the
+	// shortest round trip.
 	clockSamples = 3
 )
 
-// clock tells the time of the database without asking for it each time. It adds the
-// time that has passed since a measurement, by the monotonic clock, so a wrong time of
-// day on this machine does not matter. It is behind the database's clock by at most one
-// unit of that clock (1 µs, for SQLite 1 ms), and ahead of it by at most the round trip
-// of the measurement. It is safe for concurrent use.
+// clock returns the time of the database without a request for each time. It adds the time that has
+// passed since a measurement, by the monotonic clock, so a wrong time of day on this machine does
+// not matter. It is behind the database's clock by at most one unit of that clock: 1 µs, for SQLite
+// 1 ms. It is ahead of it by at most the round trip of the measurement. It is safe for concurrent
+// use.
 type clock struct {
 	wall func() time.Time // the time of day on this machine
 	last atomic.Pointer[reading]
 }
 
-// reading is what the clocks showed at one time.
+// reading is one simultaneous reading of the local clock and of the database's.
 type reading struct {
 	at       time.Time // by the monotonic clock
 	wall     time.Time
-	database time.Time // at that time, or up to a round trip later
+	database time.Time // the database's time at "at", or up to a round trip later
 }
 
 var errClockUnknown = errors.New("the database's clock has not been measured")
@@ -122,8 +122,8 @@ func (l *Ledger) KeepClock(ctx context.Context) {
 	}
 }
 
-// ClockKnown returns why orders cannot be given the time at which they expire. nil:
-// they can, or they do not expire.
+// ClockKnown returns an error if expiry times of orders cannot be set. It returns nil if orders do
+// not expire.
 func (l *Ledger) ClockKnown() error {
 	if l.paymentWindow == 0 {
 		return nil
@@ -132,9 +132,9 @@ func (l *Ledger) ClockKnown() error {
 	return err
 }
 
-// times returns when an order that is recorded now was created, and when it expires,
-// by the database's clock. A zero time: it does not expire. Orders that do not expire
-// can be created while the database's clock is unknown.
+// times returns the creation and expiry times of an order that is recorded now, by the database's
+// clock. A zero expiry time means that the order does not expire. Such orders can be created while
+// the database's clock is unknown.
 func (l *Ledger) times() (created, expires time.Time, err error) {
 	if l.paymentWindow == 0 {
 		return l.Now(), expires, nil

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestTimes checks that an order's times are by the database's clock, although the
-// clock of the instance is wrong.
+// TestTimes checks that an order's times are by the database's clock, even if the clock of the
+// instance is wrong.
 func TestTimes(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -45,7 +45,7 @@ func TestTimes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			const unit = time.Millisecond // of SQLite's clock
+			const unit = time.Millisecond // unit of SQLite's clock
 			if o.CreatedAt.Before(before.Add(-unit)) || o.CreatedAt.After(after.Add(maxClockError)) || o.ExpiresAt.Sub(o.CreatedAt) != 15*time.Minute {
 				t.Errorf("with a clock that is wrong by %v, an order of %v to %v was created at %v and expires at %v", wrong, before, after, o.CreatedAt, o.ExpiresAt)
 			}
@@ -61,7 +61,7 @@ func TestClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var (
-			wrong, trip time.Duration // the time of day is wrong by wrong; a round trip to the database takes trip
+			wrong, trip time.Duration // wrong is the error of the time of day; trip is the duration of a round trip to the database
 			reads       int
 			c           = &clock{wall: func() time.Time { return time.Now().Add(wrong) }}
 			away        error
@@ -119,7 +119,7 @@ func TestClock(t *testing.T) {
 	})
 }
 
-// TestKeepClock checks that a clock that is not known is measured again until it is.
+// TestKeepClock checks that an unknown clock is measured again until it is known.
 func TestKeepClock(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)

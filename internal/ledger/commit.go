@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
-// commitGroup runs the one transaction of a group: it cuts the stock and inserts
-// the orders of those takes that fit. It returns the recordings that took part: begin
-// leaves out the others.
+// commitGroup runs the one transaction of a group: it cuts the stock and inserts the orders of
+// those takes that fit. It returns the recordings in the transaction, which are those that begin
+// returns.
 //
 //	BEGIN
 //	UPDATE stock …          by the strategy's cutter
@@ -26,18 +26,17 @@ import (
 //	INSERT INTO order_lines …
 //	COMMIT
 //
-// If the cutter can, the whole transaction is sent at once, for the case that every take
-// fits. If one does not, each is decided in another transaction.
+// If the cutter supports that, the whole transaction is sent at once, and commits only if every
+// take fits. Otherwise a second transaction decides each take.
 //
-// A transaction may wait for the stock rows. So the times of the orders, which were set
-// before, are set again once the rows are locked. A transaction that is sent at once cannot
-// do that. It takes at most transactionTimeout, and is not used if that is a large part of
-// the payment window: no order is committed when its time to be paid has passed.
+// A transaction may wait for the stock rows. So the times of the orders, which were set before, are
+// set again once the rows are locked. A transaction that is sent at once cannot set them again. It
+// takes at most transactionTimeout, and is not used if that is a large part of the payment window:
+// no order may be committed after its payment window.
 //
-// If it returns no error, every recording has its outcome. If it returns
-// sqltx.ErrUnknownOutcome, too: the outcome of those that would be committed is unknown, and
-// those that were refused for what these took get stock.ErrBusy. With another error no
-// recording has an outcome, and nothing is committed.
+// If it returns no error, every recording has its outcome. After sqltx.ErrUnknownOutcome, every
+// recording has one too: unknown if it was cut, and stock.ErrBusy if it was refused because of one
+// that was cut. After any other error, no recording has an outcome, and nothing is committed.
 func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recording, err error) {
 	if rs, err = l.begin(all); err != nil || len(rs) == 0 {
 		return rs, err
@@ -77,7 +76,7 @@ func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.
 	decisions := cutter.AllTaken(len(rs)) // at once, the COMMIT cuts every take or fails
 	if !atOnce {
 		if decisions, err = plan.Cut(ctx, tx); err == nil {
-			_, err = l.begin(rs) // again: they may have waited for the rows
+			_, err = l.begin(rs) // set the times again: the transaction may have waited for the rows
 		}
 		if err != nil {
 			tx.Rollback()
@@ -130,7 +129,8 @@ func acceptedOrders(rs []*recording, decisions []cutter.Decision) []*order.Order
 }
 
 // answer gives every recording its outcome after a COMMIT that returned err, which is nil or
-// ErrUnknownOutcome. err concerns those that were cut. It also concerns those that were refused because of them: what they left may be more.
+// ErrUnknownOutcome. err applies to the recordings that were cut. It also applies to those that
+// were refused because of them: more units may be left than it seemed.
 func answer(rs []*recording, decisions []cutter.Decision, err error) {
 	out := order.Committed()
 	if err != nil {

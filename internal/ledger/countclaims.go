@@ -17,18 +17,18 @@ import (
 // or deletes.
 const maxClaimStep = 2000
 
-// CountClaims puts a buyer limit into effect that was set on a SKU with orders, and returns
-// the stock row as it is then. If the SKU has no limit, CountClaims deletes the claims of an
-// earlier one. It does nothing if the limit is in effect already.
+// CountClaims puts into effect a buyer limit that was set on a SKU with orders, and returns the
+// changed stock row. If the SKU has no limit, CountClaims deletes the claims of an earlier one. It
+// does nothing if the limit is in effect already.
 //
-// CountClaims works in short transactions, between which the SKU is sold: it goes through
-// the SKU's orders by ID, and adds their units to the claims of their buyers. It stores how
-// far it has come. When ctx ends, it goes on in the background until Close. If it fails, or
-// the process dies, the next call goes on from there. Several calls may run at once.
+// CountClaims works in short transactions, and sales go on between them. It goes through the SKU's
+// orders by ID, and adds their units to the claims of their buyers. It stores its progress. When
+// ctx ends, the count continues in the background until Close. If it fails, or the process dies,
+// the next call continues it. Several calls may run at once.
 //
-// A transaction that takes or returns units of the SKU changes the buyer's claim if the
-// count has passed the order's ID, and leaves it to the count otherwise. All of them hold
-// the lock of the stock row, so each order is counted once.
+// A transaction that takes or returns units of the SKU changes the buyer's claim if the count has
+// passed the order's ID, and otherwise leaves the order to the count. All these transactions lock
+// the stock row, so each order is counted once.
 func (l *Ledger) CountClaims(ctx context.Context, sku stock.SKU) (StockRow, error) {
 	var (
 		row     StockRow
@@ -61,8 +61,8 @@ func (l *Ledger) countClaims(ctx context.Context, sku stock.SKU) (StockRow, erro
 	}
 }
 
-// stepClaims takes one step of CountClaims. It reports whether none is left, and returns the
-// row as it was before the step.
+// stepClaims takes one step of CountClaims. It reports whether no step is left, and returns the row
+// as it was before the step.
 func (l *Ledger) stepClaims(ctx context.Context, sku stock.SKU) (row StockRow, done bool, err error) {
 	if row, err = l.Row(ctx, sku); err != nil || row.LimitHolds() {
 		return row, true, err
@@ -82,14 +82,15 @@ func (l *Ledger) stepClaims(ctx context.Context, sku stock.SKU) (row StockRow, d
 // claimStep is one step of CountClaims.
 type claimStep struct {
 	*Ledger
-	row StockRow // before the step
+	row StockRow // row before the step
 }
 
-// begun reports whether orders are counted. Before, all claims are those of an earlier limit.
+// begun reports whether the count of orders has begun. Before that, all claims are those of an
+// earlier limit.
 func (s claimStep) begun() bool { return s.row.CountedTo.UUID != uuid.Nil }
 
-// change changes claims in a transaction that has locked the row. It does nothing if another
-// call was faster, or if the limit has changed.
+// change changes claims in a transaction that has locked the row. It does nothing if another call
+// has made the step, or if the limit has changed.
 func (s claimStep) change(ctx context.Context, do func(ctx context.Context, tx *sqltx.Tx, row *StockRow) error) error {
 	return s.changeStock(ctx, s.row.SKU, func(ctx context.Context, tx *sqltx.Tx) error {
 		row, err := lockRow(ctx, tx, s.row.SKU)
@@ -99,18 +100,18 @@ func (s claimStep) change(ctx context.Context, do func(ctx context.Context, tx *
 		if err := do(ctx, tx, &row); err != nil {
 			return err
 		}
-		row.Version++ // the nodes of a cluster agree only about rows that change
+		row.Version++ // raised so that the row changes: the nodes of a cluster detect only conflicts on changed rows
 		return updateRow(ctx, tx, row)
 	})
 }
 
-// countOrders counts the next orders. With the last of them, the limit holds.
+// countOrders counts the next orders. After the last of them, the limit is in effect.
 func (s claimStep) countOrders(ctx context.Context) error {
 	d, sku := s.db.Dialect(), s.row.SKU
 	after := d.UUID(s.row.CountedTo.UUID)
 	which, args := "order_lines.order_id > ?", []any{after}
 	to := cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}}
-	// It is found before the row is locked.
+	// Find the last order before locking the row.
 	err := s.db.QueryRow(ctx, []any{&to.UUID}, "SELECT order_id FROM order_lines WHERE sku = ? AND order_id > ? ORDER BY order_id LIMIT 1 OFFSET ?",
 		string(sku), after, s.claimsAtOnce-1)
 	switch {

@@ -52,7 +52,7 @@ type sale struct {
 	events int
 }
 
-// next makes something happen to the sale.
+// next makes one random change to the sale.
 func (s *sale) next(t *testing.T, l *Ledger) {
 	t.Helper()
 	s.events++
@@ -94,7 +94,7 @@ func (s *sale) next(t *testing.T, l *Ledger) {
 		}
 		*expired = revived
 	default:
-		take := takeOf("hot", "other") // random IDs, so the count has passed some
+		take := takeOf("hot", "other") // the order's ID is random, so the count may have passed it
 		take.Buyer = fmt.Sprint("buyer-", s.random.IntN(3))
 		take.Lines[0].Quantity = 1 + s.random.Int64N(3)
 		o, out := l.Record(t.Context(), take)
@@ -126,7 +126,7 @@ func (s *sale) limit(t *testing.T, l *Ledger, units int64) StockRow {
 	return row
 }
 
-// mustAddUp asserts that the claims are those of the orders that the count has passed.
+// mustAddUp checks that the claims are those of the orders that the count has passed.
 func (s *sale) mustAddUp(t *testing.T, l *Ledger, when string) {
 	t.Helper()
 	row, err := l.Row(t.Context(), "hot")
@@ -137,7 +137,7 @@ func (s *sale) mustAddUp(t *testing.T, l *Ledger, when string) {
 	switch {
 	case row.LimitHolds():
 		has = func(uuid.UUID) bool { return true }
-	case row.CountedTo.UUID == uuid.Nil: // claims of an earlier limit may be left
+	case row.CountedTo.UUID == uuid.Nil: // claims of an earlier limit may still exist
 		return
 	}
 	if claims, want := s.claims(t, "hot"), s.held(has); !maps.Equal(claims, want) {
@@ -145,10 +145,9 @@ func (s *sale) mustAddUp(t *testing.T, l *Ledger, when string) {
 	}
 }
 
-// TestCountClaims checks that claims are right after each step of their count, although
-// orders are placed and changed between the steps, the limit is changed, removed and set
-// again, and another process goes on with the count. Unless the run is thorough, each server has
-// one of the cutters.
+// TestCountClaims checks that claims are right after each step of their count. Between the steps,
+// orders are placed and changed, the limit is changed, removed and set again, and another process
+// continues the count. Unless the run is thorough, each server has one of the cutters.
 func TestCountClaims(t *testing.T) {
 	t.Parallel()
 	cutters := []func() cutter.Cutter{cutter.Merged, cutter.Conditional, cutter.Optimistic, cutter.ForUpdate, cutter.ReadWrite}
@@ -160,7 +159,7 @@ func TestCountClaims(t *testing.T) {
 				names = append(names, servers[server].Name)
 			}
 			eachDatabase(t, testenv.Chosen(databases, names...), func(t *testing.T, d *database) {
-				open := func() *Ledger { // as a process that starts
+				open := func() *Ledger { // opens the ledger like a new process
 					l := d.open(t, newCutter())
 					l.claimsAtOnce = 2
 					return l
@@ -205,7 +204,7 @@ func TestCountClaims(t *testing.T) {
 				for range 10 {
 					s.next(t, l)
 				}
-				s.limit(t, l, 2500) // claims of the count before are left, and how far it came
+				s.limit(t, l, 2500) // claims of the earlier count are left, with its progress
 				for range 8 {
 					step("a limit after another")
 				}
@@ -255,15 +254,15 @@ func TestCountClaims(t *testing.T) {
 	}
 }
 
-// TestCountClaims_DuringASale checks that claims add up, and that the limit holds, after
-// several processes have counted them while the SKU was sold and orders were cancelled.
+// TestCountClaims_DuringASale lets several processes count claims while the SKU is sold and orders
+// are cancelled. Afterwards the claims must add up, and the limit must be kept.
 func TestCountClaims_DuringASale(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		var ledgers []*Ledger
 		for range 2 {
 			l := d.open(t, cutter.Merged())
-			l.claimsAtOnce = 10 // more than are sold between two steps
+			l.claimsAtOnce = 10 // more orders than are placed between two steps
 			ledgers = append(ledgers, l)
 		}
 		lay(t, ledgers[0], "hot", 1_000_000)
@@ -324,7 +323,7 @@ func TestCountClaims_DuringASale(t *testing.T) {
 	})
 }
 
-// TestCountClaims_GoesOn checks that a count goes on after its caller has given up.
+// TestCountClaims_GoesOn checks that a count continues after its caller has given up.
 func TestCountClaims_GoesOn(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -358,8 +357,8 @@ func TestCountClaims_GoesOn(t *testing.T) {
 	})
 }
 
-// TestCountClaims_OtherLimit checks that a count goes on when the limit becomes another one.
-// If it began again, an administrator who sets limits often would keep it from ending.
+// TestCountClaims_OtherLimit checks that a count continues when the limit changes. If it began
+// again, frequent changes of the limit would keep it from ending.
 func TestCountClaims_OtherLimit(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
@@ -384,8 +383,8 @@ func TestCountClaims_OtherLimit(t *testing.T) {
 	})
 }
 
-// TestCountClaims_SameLimitAgain checks that a limit that was removed and set again is not
-// taken for the one of before, which the cutter has seen: its claims are being counted.
+// TestCountClaims_SameLimitAgain checks that a limit that was removed and set again is not mistaken
+// for the earlier one, which the cutter has seen: its claims are still being counted.
 func TestCountClaims_SameLimitAgain(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -397,7 +396,7 @@ func TestCountClaims_SameLimitAgain(t *testing.T) {
 		if row, err := l.CountClaims(t.Context(), "hot"); err != nil || !row.LimitHolds() {
 			t.Fatalf("counting: %+v, %v", row, err)
 		}
-		for range 2 { // the cutter locks the row for the first
+		for range 2 { // for the first take, the cutter locks the row
 			mustRecord(t, l, "hot")
 		}
 		s.limit(t, l, 0)
@@ -412,7 +411,7 @@ func TestCountClaims_SameLimitAgain(t *testing.T) {
 			}
 		}
 		take := takeOf("hot")
-		take.OrderID = uuid.Max // the count comes to it last
+		take.OrderID = uuid.Max // the count reaches this ID last
 		if _, out := l.Record(t.Context(), take); !out.Committed() {
 			t.Fatal(out.Reason())
 		}
@@ -425,8 +424,8 @@ func TestCountClaims_SameLimitAgain(t *testing.T) {
 	})
 }
 
-// TestCountClaims_LateStep checks that a step counts no unit again that comes so late that
-// claims have been counted meanwhile, and the limit was removed and set again.
+// TestCountClaims_LateStep lets a step come late: meanwhile claims have been counted, and the limit
+// was removed and set again. The step must count no unit twice.
 func TestCountClaims_LateStep(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -442,7 +441,7 @@ func TestCountClaims_LateStep(t *testing.T) {
 			t.Fatal(err)
 		}
 		stepped := make(chan error, 1)
-		go func() { // finds no claims of an earlier limit
+		go func() { // this step finds no claims of an earlier limit
 			_, _, err := late.stepClaims(t.Context(), "hot")
 			stepped <- err
 		}()
@@ -465,8 +464,8 @@ func TestCountClaims_LateStep(t *testing.T) {
 	})
 }
 
-// TestCountClaims_UnreadClaims: a step that cannot read whether claims have been counted
-// meanwhile counts nothing.
+// TestCountClaims_UnreadClaims checks that a step counts nothing if it cannot read whether claims
+// have been counted meanwhile.
 func TestCountClaims_UnreadClaims(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
@@ -493,9 +492,9 @@ func TestCountClaims_UnreadClaims(t *testing.T) {
 	})
 }
 
-// TestRecord_BuyerLimit checks that claims are kept whichever way a group is cut: the
-// first order under the row's lock, the others in one statement. A limit that changes
-// meanwhile holds.
+// TestRecord_BuyerLimit checks that claims are kept in both ways of cutting a group: the first
+// order under the row's lock, the others in one statement. A limit that changes meanwhile must be
+// kept.
 func TestRecord_BuyerLimit(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -513,7 +512,7 @@ func TestRecord_BuyerLimit(t *testing.T) {
 			}
 		}
 		for n, step := range []struct {
-			limit int64 // set before the order, if not 0
+			limit int64 // set before the order, unless 0
 			want  error
 		}{{3, nil}, {0, nil}, {0, nil}, {0, stock.ErrBuyerLimit}, {4, nil}, {3, stock.ErrBuyerLimit}, {5, nil}, {0, stock.ErrBuyerLimit}} {
 			if step.limit > 0 {

@@ -26,9 +26,9 @@ func execAll(t *testing.T, url string, statements ...string) {
 	}
 }
 
-// asCockroachDB returns a PostgreSQL of the test that has the version() of CockroachDB, its
-// isolation level, and no function that waits for a standby. It has been migrated, because
-// migrations are refused there.
+// asCockroachDB returns a PostgreSQL of the test with the version() of CockroachDB, its isolation
+// level, and no function that waits for a standby. It is migrated already, because migrations are
+// refused on such an engine.
 func asCockroachDB(t testenv.T) string {
 	test := t.(*testing.T)
 	url := testenv.OwnPostgres(t, "-c", "allow_system_table_mods=on").URL()
@@ -41,8 +41,8 @@ func asCockroachDB(t testenv.T) string {
 	return url + "&default_transaction_isolation=serializable"
 }
 
-// engines are servers that behave as engines which cannot be installed for the tests do by
-// their documentation.
+// engines are servers that imitate the documented behaviour of engines which cannot be installed
+// for the tests.
 var engines = []testenv.Database{
 	{Name: "as CockroachDB", URL: asCockroachDB},
 	{Name: "as TiDB", URL: func(t testenv.T) string { // the driver's settings are those of MariaDB
@@ -56,8 +56,9 @@ var engines = []testenv.Database{
 	}},
 }
 
-// TestEngines sells out a SKU through several instances of a cutter at once, and then cancels
-// and expires the orders at once. Conflicts are retried within bounds, and every order is counted once.
+// TestEngines sells out a SKU through several instances of a cutter at once, and then cancels and
+// expires the orders at once. Conflicts must be retried within bounds, and every order must be
+// counted once.
 func TestEngines(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, engines, func(t *testing.T, d *database) {
@@ -81,7 +82,7 @@ func TestEngines(t *testing.T) {
 	})
 }
 
-// rush is TestEngines for one cutter.
+// rush runs TestEngines for one cutter.
 func (d *database) rush(t *testing.T, c cutter.Cutter) {
 	const units = 30
 	sku := fresh("sku")
@@ -156,8 +157,8 @@ func (d *database) rush(t *testing.T, c cutter.Cutter) {
 	d.atRest(t, sku, 0)
 }
 
-// TestConflictAtCommit checks that a serialization failure at COMMIT has committed nothing
-// and is tried again, within bounds. A deferred trigger fails there.
+// TestConflictAtCommit checks that a serialization failure at COMMIT has committed nothing and is
+// retried within bounds. A deferred trigger causes it.
 func TestConflictAtCommit(t *testing.T) {
 	t.Parallel()
 	for name, conflicts := range map[string]int{"tried again": 3, "too often": 1000} {

@@ -10,14 +10,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// RaiseEpoch moves the stock row from the epoch seen to a new epoch of the
-// generation in use, which is also above the epoch given, and returns the row.
-// That adopts a row of an earlier generation. No take of an earlier epoch can
-// commit afterwards, so the gate may be filled with the row's available. Changes
-// that were not applied are included in it and dropped.
+// RaiseEpoch moves the stock row from the epoch seen to a new epoch of the generation in use, above
+// the epoch given, and returns the row. This adopts a row of an earlier generation. No take of an
+// earlier epoch can commit afterwards, so the gate may be filled with the row's available. That
+// count includes changes that were not applied, which are deleted.
 //
-// stock.ErrRowChanged: another caller raised the epoch. stock.ErrLaterGeneration (as
-// *stock.Refusal): the row, or the epoch above, belongs to a later generation.
+// stock.ErrRowChanged means that another caller raised the epoch. stock.ErrLaterGeneration (as
+// *stock.Refusal) means that the row, or the epoch above, belongs to a later generation.
 func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row StockRow, err error) {
 	err = l.changeStock(ctx, sku, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		if row, err = lockWhole(ctx, tx, sku); err != nil {
@@ -29,7 +28,7 @@ func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int6
 		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
 			return stock.Refuse(sku, err)
 		}
-		row.Version++ // a writer that read the row before must fail
+		row.Version++ // a writer that read the row earlier must fail
 		row.Changes = 0
 		if err := updateRow(ctx, tx, row); err != nil {
 			return err
@@ -39,16 +38,16 @@ func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int6
 	return row, err
 }
 
-// RaiseEpochs does for many stock rows, in one transaction, what RaiseEpoch does
-// for one. seen are the rows as the caller read them. The new epoch is the same for
-// all of them and is above the epoch given.
+// RaiseEpochs does for many stock rows, in one transaction, what RaiseEpoch does for one. seen are
+// the rows as the caller read them. The new epoch is the same for all of them and is above the
+// epoch given.
 //
-// RaiseEpochs returns the rows that it raised. It leaves out rows whose epoch is not
-// the one seen, and rows that another transaction has locked, or one of their parts: it
-// never waits for a row lock, so that one busy row cannot make it hold the locks of the others.
+// RaiseEpochs returns the rows that it raised. It leaves out rows whose epoch is no longer the one
+// in seen. It also leaves out rows that another transaction has locked, or whose parts are locked.
+// It never waits for a row lock, so that one busy row cannot make it hold the locks of the others.
 //
-// stock.ErrLaterGeneration: a row, or the epoch above, belongs to a later
-// generation. Then nothing was raised.
+// stock.ErrLaterGeneration means that a row, or the epoch above, belongs to a later generation.
+// Then no row was raised.
 func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) (raised []StockRow, err error) {
 	epochs, skus := make(map[stock.SKU]int64, len(seen)), make([]stock.SKU, len(seen))
 	for i, row := range seen {

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestRaiseEpochs checks that the epochs of many rows rise together above every
-// epoch that was seen, and that the rows' changes leave the outbox. Rows that have
-// changed since, or that another transaction has locked, stay as they are.
+// TestRaiseEpochs checks that the epochs of many rows rise together above every epoch that was
+// seen, and that the rows' changes leave the outbox. Rows that have changed since, or that are
+// locked, must stay as they are.
 func TestRaiseEpochs(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -82,8 +82,8 @@ func TestRaiseEpochs(t *testing.T) {
 	})
 }
 
-// TestRaiseEpochsOfALaterGeneration checks that nothing is raised if a row belongs
-// to a later generation, or the gate's epoch does.
+// TestRaiseEpochsOfALaterGeneration checks that no row is raised if a row, or the gate's epoch,
+// belongs to a later generation.
 func TestRaiseEpochsOfALaterGeneration(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {

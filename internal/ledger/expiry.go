@@ -19,30 +19,30 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// expiryRetry is how long expiry leaves alone what it could not do: an order that made
-// its transaction fail, and the wait for a stock row that stayed locked.
+// expiryRetry is the pause before a failed expiry is tried again: that of an order whose
+// transaction failed, and the wait for a stock row that stayed locked.
 const expiryRetry = 30 * time.Second
 
-// Expiry is what one batch of Expire did.
+// Expiry is the result of one batch of Expire.
 type Expiry struct {
 	More    bool        // another batch may find orders at once
 	Expired int         // orders that the batch expired
-	Failed  int         // orders that the round has passed over, because they cannot expire
-	SKUs    []stock.SKU // whose units returned
-	// Returned are the additions that the outbox got for the units of these orders.
+	Failed  int         // orders that the round has skipped, because they cannot expire
+	SKUs    []stock.SKU // SKUs whose units returned
+	// Returned are the additions in the outbox for the units of these orders.
 	Returned []stock.Change
-	Locked   time.Duration // how long it held stock rows locked
+	Locked   time.Duration // how long the batch held stock rows locked
 }
 
-// ExpiryRound goes through the orders that are due, the oldest first, a batch at a time.
-// It passes each order once, so an order that cannot expire now does not keep younger
-// ones from their turn. The zero value begins a round. It is for one goroutine.
+// ExpiryRound goes through the orders that are due, the oldest first, a batch at a time. It tries
+// each order once, so an order that cannot expire now does not delay younger ones. The zero value
+// begins a round. It is for one goroutine.
 type ExpiryRound struct {
-	after  duePosition // of the last order that the round has passed
-	began  time.Time   // when its first batch began
+	after  duePosition // position of the last order of the round so far
+	began  time.Time   // time at which the first batch began
 	failed int         // orders that cannot expire
-	// size is the number of orders of the next batch. It is halved until an order that makes
-	// its batch fail is alone, and then doubled up to the limit. 0: the limit.
+	// size is the number of orders of the next batch. It is halved until an order that makes its
+	// batch fail is alone, and then doubled up to the limit. 0 means the limit.
 	size int
 	// waitAfter is when a batch may wait again for a stock row.
 	waitAfter time.Time
@@ -50,12 +50,12 @@ type ExpiryRound struct {
 
 // duePosition is the place of an order among the orders that are due.
 type duePosition struct {
-	at any // expires_at as the database gave it: in SQLite it may be no time; nil: before all orders
+	at any // expires_at as the database gave it, which in SQLite may not be a time; nil: before all orders
 	id uuid.UUID
 }
 
-// first returns the SKU whose stock row a batch waits for, or none. oldest is its oldest
-// order. It may be any of its SKUs: sales that leave one row no free moment must not keep the
+// first returns the SKU whose stock row a batch waits for, or none. oldest is the oldest order of
+// the batch. It may be any of its SKUs, so that a row that sales always hold locked cannot keep the
 // order from expiring.
 func (r *ExpiryRound) first(oldest *order.Order) []stock.SKU {
 	if oldest == nil || len(oldest.Lines) == 0 || time.Now().Before(r.waitAfter) {
@@ -64,24 +64,24 @@ func (r *ExpiryRound) first(oldest *order.Order) []stock.SKU {
 	return []stock.SKU{oldest.Lines[rand.IntN(len(oldest.Lines))].SKU}
 }
 
-// end ends the round after a batch that had the youngest order that is due. But if orders
-// have failed, the round goes on for a while with orders that become due, so that those
-// that failed are not tried all the time.
+// end ends the round after a batch with the youngest due order. But if orders have failed, the
+// round continues for a while with orders that become due, so that failed orders are not tried all
+// the time.
 func (r *ExpiryRound) end() {
 	if r.failed == 0 || time.Since(r.began) >= expiryRetry {
 		*r = ExpiryRound{waitAfter: r.waitAfter}
 	}
 }
 
-// Expire expires up to limit pending orders whose time has passed by the database's
-// clock, and returns their units. It takes the orders that come next in the round. The
-// caller must hold the job.
+// Expire expires up to limit pending orders whose time has passed by the database's clock, and
+// returns their units. It takes the orders that come next in the round. The caller must hold the
+// job.
 //
-// A batch is one transaction. It leaves out the orders whose rows, or whose stock rows,
-// another transaction holds locked: the next round has them. An order that makes its
-// transaction fail is logged and passed over.
+// A batch is one transaction. It leaves out orders whose rows or stock rows another transaction
+// holds locked, until the next round. An order that makes its transaction fail is logged and
+// skipped.
 //
-// ErrJobLost: another instance has claimed the job. What was done before stays.
+// ErrJobLost means that another instance has claimed the job. Earlier batches stay committed.
 func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit int) (Expiry, error) {
 	if round.began.IsZero() {
 		round.began = time.Now()
@@ -96,7 +96,7 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 		e, err = l.expireBatch(ctx, held, due, round)
 	}
 	var row *lockedRowError
-	again := Expiry{More: true, Failed: round.failed} // of the same orders
+	again := Expiry{More: true, Failed: round.failed} // try the same orders again
 	switch {
 	case err == nil:
 		round.size = min(2*size, limit)
@@ -132,22 +132,22 @@ func isFault(err error) bool {
 	return sqltx.IsStatementError(err) || errors.Is(err, sqltx.ErrScan)
 }
 
-// lockedRowError says that the SKU's stock row stayed locked.
+// lockedRowError says that the stock row of the SKU stayed locked.
 type lockedRowError struct {
 	sku   stock.SKU
-	cause string // not wrapped: the transaction must not be retried
+	cause string // text of an error that must not be wrapped, because the transaction must not be retried
 }
 
 func (e *lockedRowError) Error() string {
 	return fmt.Sprintf("locking the stock row of %s: %s", e.sku, e.cause)
 }
 
-// expireBatch expires those of the orders that are due, and whose rows and stock rows no
-// other transaction holds locked.
+// expireBatch expires those of the orders that are due, and whose rows and stock rows no other
+// transaction holds locked.
 //
-// It waits for one lock only, that of a stock row of the oldest order. It holds no other lock
-// then. After that it waits for no transaction that waits for stock rows or orders. So it is
-// part of no deadlock, and delays no sale longer than the batch takes.
+// It waits for one lock only: that of a stock row of the oldest order. It holds no other lock
+// during that wait. Afterwards it waits for no transaction that waits for stock rows or orders. So
+// it cannot deadlock, and delays a sale only for the duration of the batch.
 //
 // Errors: *lockedRowError: the stock row stayed locked; ErrJobLost; errors of the database.
 func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, round *ExpiryRound) (e Expiry, err error) {
@@ -155,7 +155,7 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	for i, at := range due {
 		ids[i] = at.id
 	}
-	orders, err := readOrders(ctx, l.db, ids) // lines never change
+	orders, err := readOrders(ctx, l.db, ids) // the lines of an order never change
 	if err != nil {
 		return e, err
 	}
@@ -163,14 +163,14 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	skus := slices.Sorted(maps.Keys(units))
 	first := round.first(orders[ids[0]])
 	var (
-		rows     []StockRow  // of the orders
-		others   []stock.SKU // whose stock rows are locked
+		rows     []StockRow  // stock rows of the orders
+		others   []stock.SKU // SKUs whose stock rows are locked
 		locked   time.Time
 		expired  []*order.Order
 		returned []stock.Change
 	)
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
-		returned = nil // those of an earlier try were rolled back
+		returned = nil // additions of an earlier try were rolled back
 		if err := waitForRow(ctx, tx, first); err != nil {
 			return err
 		}
@@ -207,14 +207,14 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	return e, nil
 }
 
-// waitForRow locks the stock row of the SKU, if there is one. *lockedRowError: the row
-// stayed locked until the session, or the transaction, gave up.
+// waitForRow locks the stock row of the SKU, if it exists. *lockedRowError means that the row
+// stayed locked until the timeout of the session or of the transaction.
 func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
 	if len(sku) == 0 {
 		return nil
 	}
 	_, err := readRows(ctx, tx, sku, stockColumns, tx.Dialect().RowLock())
-	if err != nil && (sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded)) { // the session may wait longer
+	if err != nil && (sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded)) { // the session may wait longer than the transaction
 		return &lockedRowError{sku[0], err.Error()}
 	}
 	return err
@@ -227,11 +227,11 @@ func isDue(d sqltx.Dialect) string {
 	return "status = 'pending' AND expires_at <= (SELECT " + d.Now() + ")"
 }
 
-// timeHasPassed is an expression: the order's time to be paid has passed, by the
-// database's clock.
+// timeHasPassed is an SQL expression: the order's payment window has ended, by the database's
+// clock.
 func timeHasPassed(d sqltx.Dialect) string { return "COALESCE(expires_at <= " + d.Now() + ", FALSE)" }
 
-// due reads which orders are due and follow the position, the oldest first.
+// due reads the orders that are due and follow the position, the oldest first.
 func (l *Ledger) due(ctx context.Context, after duePosition, limit int) (due []duePosition, err error) {
 	query, args := "SELECT id, expires_at FROM orders WHERE "+isDue(l.db.Dialect()), []any(nil)
 	if after.at != nil {
@@ -242,10 +242,9 @@ func (l *Ledger) due(ctx context.Context, after duePosition, limit int) (due []d
 		query+" ORDER BY expires_at, id LIMIT ?", append(args, limit)...)
 }
 
-// expireOrders makes of those orders that are due what order.Expiry says and writes their
-// history, when tx commits, and returns them with the change. It leaves alone the orders that were paid or
-// cancelled meanwhile, and those that another transaction has locked. tx must have locked
-// the stock rows.
+// expireOrders applies order.Expiry to those orders that are due, writes their history when tx
+// commits, and returns them with the change. It skips orders that were paid or cancelled meanwhile,
+// and those that another transaction has locked. tx must have locked the stock rows.
 func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order.Order) (expired []*order.Order, change order.Transition, err error) {
 	if len(orders) == 0 {
 		return nil, change, nil
@@ -269,8 +268,8 @@ func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order
 	if err != nil || len(due) == 0 {
 		return nil, change, err
 	}
-	// The rows are locked, so they are still due. Without a condition on that, the
-	// database finds them by their IDs, and never by the index of all due orders.
+	// The rows are locked, so they are still due. Without a condition on the time, the database
+	// finds them by their IDs, and never by the index of all due orders.
 	in := " WHERE id IN (?" + strings.Repeat(", ?", len(due)-1) + ")"
 	tx.AtCommit(sqltx.Statement{
 		SQL: d.Bind("UPDATE orders SET status = ?, version = version + 1" + in), Args: append([]any{string(change.To)}, due...),
@@ -280,8 +279,8 @@ func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order
 	return expired, change, nil
 }
 
-// Due counts the pending orders whose time has passed, up to limit, and returns how long
-// the oldest of them has been due, by the database's clock. 0: there are none.
+// Due counts the pending orders whose payment window has ended, up to limit. It returns how long
+// the oldest has been due by the database's clock, or 0 if there are none.
 func (l *Ledger) Due(ctx context.Context, limit int) (n int, oldest time.Duration, err error) {
 	oldestDue, err := l.due(ctx, duePosition{}, 1)
 	if err != nil {

@@ -32,7 +32,7 @@ func place(t *testing.T, l *Ledger, skus ...stock.SKU) order.Order {
 	return o
 }
 
-// makeDue lets the order's time pass now.
+// makeDue ends the order's payment window now.
 func (d *database) makeDue(t *testing.T, orders ...order.Order) {
 	t.Helper()
 	db := d.sql.Ledger()
@@ -67,8 +67,7 @@ func mustExpire(t *testing.T, l *Ledger, j Job, limit, want int) Expiry {
 	return e
 }
 
-// TestExpire checks which orders a batch expires, the oldest first, and what it
-// writes.
+// TestExpire checks which orders a batch expires, in order of age, and what it writes.
 func TestExpire(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -182,8 +181,8 @@ func TestExpire_JobLost(t *testing.T) {
 	})
 }
 
-// TestExpire_OthersWin checks that only the units of those orders return that the
-// batch itself expired. The others are paid or cancelled after the batch was read.
+// TestExpire_OthersWin checks that a batch returns the units only of orders that it has expired
+// itself. The others are paid or cancelled after the batch was read.
 func TestExpire_OthersWin(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -216,8 +215,8 @@ func TestExpire_OthersWin(t *testing.T) {
 	})
 }
 
-// TestExpire_AtOnce checks that orders expire once if two instances expire them at
-// the same time, although both believe that they hold the job.
+// TestExpire_AtOnce checks that orders expire once if two instances expire them at the same time,
+// because both wrongly assume that they hold the job.
 func TestExpire_AtOnce(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -286,11 +285,11 @@ func (d *database) isLocked(t *testing.T, query string, args ...any) bool {
 	return err != nil
 }
 
-// theJob finds the job's row.
+// theJob is the query for the job's row.
 const theJob = "SELECT name FROM jobs WHERE name = 'expiry'"
 
-// waitingBatch begins a batch that expires the orders, and returns when the batch waits
-// for a stock row. It checks that the batch holds its job when it locks orders.
+// waitingBatch begins a batch that expires the orders, and returns when the batch waits for a stock
+// row. It checks that the batch holds its job when it locks orders.
 func (d *database) waitingBatch(t *testing.T, job Job) <-chan error {
 	t.Helper()
 	slow := storetest.SQL(t, d.url)
@@ -311,10 +310,9 @@ func (d *database) waitingBatch(t *testing.T, job Job) <-chan error {
 	return done
 }
 
-// TestExpire_WaitsForOneRow checks that a batch waits for the stock row of its oldest
-// order while it holds no other lock: neither that of an order, for which the holder of
-// the stock row may wait, nor that of another stock row, which is sold meanwhile, nor that
-// of its job, which must be renewed.
+// TestExpire_WaitsForOneRow checks that a batch waits for the stock row of its oldest order while
+// it holds no other lock. The holder of the stock row may wait for an order, other stock rows are
+// sold meanwhile, and the job must be renewed.
 func TestExpire_WaitsForOneRow(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
@@ -369,8 +367,8 @@ func TestExpire_LostWhileWaiting(t *testing.T) {
 	})
 }
 
-// TestExpire_LockedOrder checks that a batch leaves out an order that another transaction
-// has locked, and expires the others.
+// TestExpire_LockedOrder checks that a batch skips an order that another transaction has locked,
+// and expires the others.
 func TestExpire_LockedOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {
@@ -388,7 +386,7 @@ func TestExpire_LockedOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustExpire(t, l, j, 10, 1)
-		if err := holder.Commit(); err != nil { // the server did not end it meanwhile
+		if err := holder.Commit(); err != nil { // the server did not end the transaction meanwhile
 			t.Fatal(err)
 		}
 		mustExpire(t, l, j, 10, 1)
@@ -396,12 +394,12 @@ func TestExpire_LockedOrder(t *testing.T) {
 	})
 }
 
-// TestExpire_LockedRow checks that a stock row that another transaction holds locked
-// delays only the orders that need it, whatever the session's bound for lock waits.
+// TestExpire_LockedRow checks that a locked stock row delays only the orders that need it, whatever
+// the session's bound for lock waits.
 func TestExpire_LockedRow(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
-		for name, bound := range map[string][2]string{ // of MySQL and PostgreSQL
+		for name, bound := range map[string][2]string{ // bounds of MySQL and PostgreSQL
 			"a short wait":             {"1", "20"},
 			"no wait":                  {"0", "1"},
 			"longer than transactions": {"60", "60000"},
@@ -427,11 +425,11 @@ func TestExpire_LockedRow(t *testing.T) {
 						}
 					}
 				}
-				batch(0, 0, 1, 0) // it waits in vain; leaves two orders; leaves one; finds no more
+				batch(0, 0, 1, 0) // the first batch waits without success, the second leaves two orders, the third leaves one, and the fourth finds none
 				if wait := time.Until(round.waitAfter); wait <= 0 || wait > expiryRetry {
 					t.Errorf("the round waits again in %v", wait)
 				}
-				batch(0, 0) // it does not wait again
+				batch(0, 0) // the next batches do not wait again
 				if wait := time.Until(round.waitAfter); wait <= 0 {
 					t.Errorf("the round waits again in %v", wait)
 				}
@@ -446,8 +444,8 @@ func TestExpire_LockedRow(t *testing.T) {
 	})
 }
 
-// TestExpire_WaitBroken checks that a batch fails if the database is away while it waits for
-// a stock row. The round stays where it is.
+// TestExpire_WaitBroken checks that a batch fails if the database cannot be reached while the batch
+// waits for a stock row. The round must keep its position.
 func TestExpire_WaitBroken(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {
@@ -466,9 +464,9 @@ func TestExpire_WaitBroken(t *testing.T) {
 	})
 }
 
-// TestExpire_BrokenOrders checks that orders that make their transactions fail do not keep
-// younger ones from their turn: each is found, and passed over until expiryRetry has
-// passed. An order whose stock row was deleted expires.
+// TestExpire_BrokenOrders checks that orders that make their transactions fail do not delay younger
+// ones. Each must be found, and skipped until expiryRetry has passed. An order whose stock row was
+// deleted must expire.
 func TestExpire_BrokenOrders(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -498,10 +496,10 @@ func TestExpire_BrokenOrders(t *testing.T) {
 		}
 		d.makeDue(t, orders...)
 		broken := []order.Order{orders[0], orders[1], orders[7]}
-		for _, o := range broken { // its history has the expiry already
+		for _, o := range broken { // the history already contains the expiry
 			exec("INSERT INTO order_history (order_id, version, status, at) SELECT id, 1, 'expired', "+db.Dialect().Now()+" FROM orders WHERE id = ?", db.Dialect().UUID(o.ID))
 		}
-		if db.Dialect() == sqltx.SQLite { // any type in any column
+		if db.Dialect() == sqltx.SQLite { // SQLite stores any type in any column
 			exec("UPDATE orders SET expires_at = '2001' WHERE id = ?", db.Dialect().UUID(broken[0].ID))
 			exec("UPDATE order_lines SET quantity = 'two' WHERE order_id = ?", db.Dialect().UUID(broken[1].ID))
 			if _, oldest, err := l.Due(t.Context(), 1); err != nil || oldest != 0 {
@@ -553,8 +551,8 @@ func TestExpire_BrokenOrders(t *testing.T) {
 	})
 }
 
-// TestExpire_HotRow: a batch may wait for each stock row of its oldest order, so that sales
-// which leave one of them no free moment cannot keep it from expiring.
+// TestExpire_HotRow checks that a batch may wait for each stock row of its oldest order. Otherwise
+// sales that always keep one of them locked could prevent its expiry.
 func TestExpire_HotRow(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {
@@ -564,7 +562,7 @@ func TestExpire_HotRow(t *testing.T) {
 		d.makeDue(t, place(t, l, cold, hot), place(t, l, hot))
 		j := claim(t, l, string("expiry-"+hot), "holder")
 		var e Expiry
-		for range 64 { // it draws the row; and the wait ends early if this machine is slow
+		for range 64 { // the row is drawn at random, and on a slow machine the wait ends early
 			unlock := storetest.LockRow(t, d.url, hot)
 			defer unlock()
 			ended := make(chan error, 1)

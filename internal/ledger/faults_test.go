@@ -31,20 +31,19 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// shelf is a SQLite ledger that has something for every method to work on, and an
-// injector of faults into it.
+// shelf is a SQLite ledger with data for every method, and an injector of faults.
 type shelf struct {
-	l, bare *Ledger // bare has no gate, and cuts by versions
+	l, bare *Ledger // bare has no gate, and its cutter uses versions
 	healthy *sqltx.DB
 	faults  *faults.Injector
 
 	contents
 }
 
-// contents is what a shelf has.
+// contents is the data of a shelf.
 type contents struct {
 	pending, both, old, counted, uncounted, expired, void order.Order
-	paid                                                  order.Order // by the payment "paid"; "due" came later
+	paid                                                  order.Order // paid by the payment "paid"; the payment "due" came later
 	held, lapsed                                          Job
 	change                                                stock.Change
 }
@@ -89,7 +88,7 @@ func (s *shelf) fill(t *testing.T) {
 	set(limited("a", 20, 10), plain("b", 20), plain("c", 20), limited("d", 20, 10), plain("e", 20), limited("e", 20, 10), plain("b", 25), plain("parted", 20))
 	s.pending, s.both, s.expired, s.paid = place(t, l, "a"), place(t, l, "a", "b"), place(t, l, "a"), place(t, l, "a")
 	place(t, l, "d")
-	set(limited("d", 20, 0)) // its claims are left
+	set(limited("d", 20, 0)) // leaves its claims
 	orders := []order.Order{place(t, l, "c"), place(t, l, "c"), place(t, l, "c")}
 	slices.SortFunc(orders, func(a, b order.Order) int { return compareIDs(a.ID, b.ID) })
 	s.counted, s.uncounted = orders[0], orders[2]
@@ -129,7 +128,7 @@ func (s *shelf) fill(t *testing.T) {
 	must(err)
 }
 
-// pay decides that a payment pays a pending order, and that any later payment goes back.
+// pay decides that a payment pays a pending order, and that any later payment is due back.
 func pay(payment string) func(order.Locked) (order.Transition, error) {
 	return func(s order.Locked) (order.Transition, error) {
 		switch {
@@ -166,7 +165,7 @@ func openShelf(t *testing.T, path string, has contents) *shelf {
 	return s
 }
 
-// sqliteErrors provokes errors of SQLite and returns them.
+// sqliteErrors causes errors of SQLite and returns them.
 func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
 	t.Helper()
 	tx, err := pool.Begin()
@@ -269,7 +268,7 @@ func (s *shelf) state(t *testing.T, tables []string) string {
 	return text.String()
 }
 
-// timeText matches times other than the zero time as %v writes them.
+// timeText matches times other than the zero time in the form of %v.
 var timeText = regexp.MustCompile(`[23]0\d\d-\d\d-\d\d \d\d:\d\d:\d\d[.\d]* \+0000 UTC( m=\S+)?`)
 
 // shown returns the result of a call as a text without times.
@@ -284,7 +283,7 @@ func shown(result any, out order.Outcome) string {
 	return timeText.ReplaceAllString(text, "a time")
 }
 
-// outcomeOf returns the outcome that an error stands for.
+// outcomeOf returns the outcome that an error means.
 func outcomeOf(err error) order.Outcome {
 	switch {
 	case err == nil:
@@ -298,17 +297,17 @@ func outcomeOf(err error) order.Outcome {
 // call is a call of a method.
 type call struct {
 	name string
-	want error // with which it fails without faults; nil: it does not
+	want error // error of the call without faults; nil: the call succeeds
 	do   func(ctx context.Context, s *shelf) (any, order.Outcome)
-	// takes: a refusal has a reason of Record.
+	// takes means that a refusal has a reason of Record.
 	takes bool
-	// open: a failure says nothing about what became of the take.
+	// open means that a failure does not show the fate of the take.
 	open bool
-	// apart: it may work in several transactions instead of one.
+	// apart means that the call may use several transactions instead of one.
 	apart bool
-	// steps: it works in several transactions, and the next call goes on.
+	// steps means that the call uses several transactions, and that the next call continues.
 	steps bool
-	// still: it changes nothing.
+	// still means that the call changes nothing.
 	still bool
 }
 
@@ -334,7 +333,7 @@ func records(name string, want error, do func(ctx context.Context, s *shelf) (or
 	}}
 }
 
-// of returns the take with other units.
+// of returns the take with another number of units.
 func of(take stock.Take, quantity int64) stock.Take {
 	take.Lines[0].Quantity = quantity
 	return take
@@ -352,7 +351,7 @@ func queued(take stock.Take) stock.Take {
 	return take
 }
 
-// as returns the take under the ID of the order.
+// as returns the take with the ID of the order.
 func as(o order.Order, take stock.Take) stock.Take {
 	take.OrderID = o.ID
 	return take
@@ -372,7 +371,7 @@ func late(o order.Order) stock.Take {
 
 var errDeclined = errors.New("declined")
 
-// callsOf returns calls of methods, on a shelf that has the contents.
+// callsOf returns calls of methods, on a shelf with the contents.
 type callsOf func(contents) []call
 
 // rules returns the setting with rules.
@@ -560,7 +559,7 @@ func changeCalls(has contents) (cs []call) {
 	return cs
 }
 
-// takeCalls are calls of the methods that settle takes whose order exists, or may.
+// takeCalls are calls of the methods that settle takes whose order exists or may exist.
 func takeCalls(has contents) (cs []call) {
 	stale := has.expired
 	stale.Version--
@@ -602,7 +601,7 @@ func takeCalls(has contents) (cs []call) {
 	return cs
 }
 
-// jobCalls are calls of the work in the background.
+// jobCalls are calls of the background work.
 func jobCalls(has contents) (cs []call) {
 	expires := func(name string, want error, job Job) {
 		c := reads("Expire "+name, want, func(ctx context.Context, s *shelf) (string, error) {
@@ -726,10 +725,10 @@ func TestFaults_Take(t *testing.T)   { testFaults(t, takeCalls) }
 func TestFaults_Job(t *testing.T)    { testFaults(t, jobCalls) }
 func TestFaults_Read(t *testing.T)   { testFaults(t, readCalls) }
 
-// testFaults makes each call while each of its statements fails in turn, in each way.
-// The call must fail as a whole, or have the result and the effect that it has without
-// the fault. It must say truly whether it may have had an effect. Unless the run is thorough,
-// each statement fails in a third of the ways: many calls have the same statements.
+// testFaults makes each call while each of its statements fails in turn, in each way. The call must
+// either fail as a whole, or have the same result and effect as without the fault. It must report
+// correctly whether it may have had an effect. Unless the run is thorough, each statement fails in
+// a third of the ways, because many calls have the same statements.
 func testFaults(t *testing.T, calls callsOf) {
 	t.Parallel()
 	template := openTemplate(t)
@@ -741,7 +740,7 @@ func testFaults(t *testing.T, calls callsOf) {
 	}
 }
 
-// template is a file that copies of a shelf begin with.
+// template is a file from which shelves are copied.
 type template struct {
 	path string
 	contents
@@ -778,7 +777,7 @@ func (f template) copy(t *testing.T) *shelf {
 	return openShelf(t, u.Path, f.contents)
 }
 
-// snapshot returns a function that undoes what calls have done since.
+// snapshot returns a function that undoes the changes since then.
 func (s *shelf) snapshot(t *testing.T, tables []string) (restore func()) {
 	t.Helper()
 	exec := func(statement string) {
@@ -863,17 +862,17 @@ func (s *shelf) testFaults(t *testing.T, c call, turn int) {
 			} else if state != before {
 				restore()
 			}
-			if len(injected) == 0 { // all statements have had their turn
+			if len(injected) == 0 { // all statements have failed in turn
 				break
 			}
 		}
 	}
 }
 
-// several matches what depends on the number of transactions.
+// several matches texts that depend on the number of transactions.
 var several = regexp.MustCompile(`\noutbox:[^\n]*| version=\d+ changes=\d+`)
 
-// compared returns the part of a state that must be as it is without faults.
+// compared returns the part of a state that must be the same as without faults.
 func (c call) compared(state string) string {
 	if c.apart {
 		return several.ReplaceAllString(state, "")
@@ -881,13 +880,12 @@ func (c call) compared(state string) string {
 	return state
 }
 
-// judge returns what is wrong with the outcome of a call under a fault. done says that
-// result and state are those of a call without faults, unchanged that the state is as
-// before.
+// judge returns an error if the outcome of a call under a fault is wrong. done says that result and
+// state are those of a call without faults. unchanged says that the state has not changed.
 func (c call) judge(kind faults.Kind, fault string, out order.Outcome, done, unchanged bool) string {
 	busy := !errors.Is(out.Reason(), stock.ErrRowChanged) && !errors.Is(out.Reason(), c.want)
 	commit, rollback := strings.HasSuffix(fault, "COMMIT"), strings.HasSuffix(fault, "ROLLBACK")
-	again := c.takes || c.open || c.apart // after a bad value, it tries again
+	again := c.takes || c.open || c.apart // after a bad value, the call tries again
 	switch {
 	case done && c.want == nil && kind == faults.BadValue && fault != "" && !rollback && !again:
 		return "the error is lost"
@@ -895,7 +893,7 @@ func (c call) judge(kind faults.Kind, fault string, out order.Outcome, done, unc
 		return "it does not say that the database did not answer"
 	case done && (c.want == nil || errors.Is(out.Reason(), c.want)) && (kind != faults.Refused || rollback || out.Committed() || errors.Is(out.Reason(), c.want)):
 		return ""
-	case c.open && kind == faults.BadValue && out.Refused() && !unchanged: // RecordRefusal leaves out what may be the bad value
+	case c.open && kind == faults.BadValue && out.Refused() && !unchanged: // RecordRefusal leaves out the value that may be bad
 		return ""
 	case out.Committed():
 		return "it says that it has done its work"
@@ -921,8 +919,8 @@ func (c call) judge(kind faults.Kind, fault string, out order.Outcome, done, unc
 	return ""
 }
 
-// TestFaults_Group expects that a group whose first statement the database does not answer
-// is refused as a whole, and not tried in parts.
+// TestFaults_Group checks that a group whose first statement gets no answer is refused as a whole,
+// and not tried in parts.
 func TestFaults_Group(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -938,15 +936,15 @@ func TestFaults_Group(t *testing.T) {
 	}
 }
 
-// TestFaults_GroupDivided expects that the repeats of orders are not tried once the database
-// is away for a half of their group.
+// TestFaults_GroupDivided checks that repeats of orders are not tried once the database cannot be
+// reached for a half of their group.
 func TestFaults_GroupDivided(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
 	first, second := recordingOf("b"), recordingOf("b")
 	repeat := repeatOf(first)
 	const insert = "INSERT INTO orders"
-	s.faults.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Only: insert}, faults.Fault{Kind: faults.Refused, Nth: 3, Only: insert}) // of the group, and of its second half
+	s.faults.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Only: insert}, faults.Fault{Kind: faults.Refused, Nth: 3, Only: insert}) // faults of the group, and of its second half
 	s.l.recordGroup([]*recording{first, second, repeat}, new(slowGroup))
 	_, hit := s.faults.Disarm()
 	for n, r := range []*recording{first, second, repeat} {
@@ -957,7 +955,8 @@ func TestFaults_GroupDivided(t *testing.T) {
 	}
 }
 
-// TestFaults_NotBarred: Resolve must not call a take refused that a revival can still commit.
+// TestFaults_NotBarred checks that Resolve does not report a take as refused while a revival can
+// still commit it.
 func TestFaults_NotBarred(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -972,8 +971,8 @@ func TestFaults_NotBarred(t *testing.T) {
 	resolve(t, s.l, as(s.pending, takeOf("a")), "refused")
 }
 
-// TestFaults_ResolveChangesNothing expects that resolving a take changes no order that cannot
-// be taken again: it need not wait for one that is being paid.
+// TestFaults_ResolveChangesNothing checks that resolving a take changes no order that cannot be
+// taken again. So it need not wait for one that is being paid.
 func TestFaults_ResolveChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -982,9 +981,8 @@ func TestFaults_ResolveChangesNothing(t *testing.T) {
 	s.faults.Disarm()
 }
 
-// TestFaults_GroupCommit expects that only those orders of a group are unknown that the COMMIT
-// was for. Whether units are left for the others is unknown, too: they are not sold out, and
-// no buyer is above the limit.
+// TestFaults_GroupCommit checks that only the orders of a group that its COMMIT covers are unknown.
+// The others are neither sold out nor above the limit, because units may be left for them.
 func TestFaults_GroupCommit(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1006,7 +1004,7 @@ func TestFaults_GroupCommit(t *testing.T) {
 	}
 }
 
-// TestFaults_JobClaimed expects that a job is held that another instance claims at the same
+// TestFaults_JobClaimed checks that a job counts as held if another instance claims it at the same
 // time.
 func TestFaults_JobClaimed(t *testing.T) {
 	t.Parallel()
@@ -1019,8 +1017,8 @@ func TestFaults_JobClaimed(t *testing.T) {
 	}
 }
 
-// TestFaults_ChangeGivenUp expects that it stays unknown whether a change was made whose COMMIT
-// was not answered, if its caller gives up.
+// TestFaults_ChangeGivenUp checks that the outcome stays unknown if a COMMIT was not answered and
+// the caller gives up.
 func TestFaults_ChangeGivenUp(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1042,8 +1040,8 @@ func TestFaults_ChangeGivenUp(t *testing.T) {
 	s.faults.Disarm()
 }
 
-// TestFaults_AlwaysRolledBack expects that a call whose tries are all rolled back says that
-// nothing was changed, after a bounded number of them.
+// TestFaults_AlwaysRolledBack checks that a call whose tries are all rolled back reports that
+// nothing was changed, after a bounded number of tries.
 func TestFaults_AlwaysRolledBack(t *testing.T) {
 	t.Parallel()
 	template := openTemplate(t)
@@ -1069,7 +1067,7 @@ func TestFaults_AlwaysRolledBack(t *testing.T) {
 	}
 }
 
-// retryHook is a counter of retries that calls between before each of them.
+// retryHook is a counter of retries that calls between before each retry.
 type retryHook struct {
 	prometheus.Counter
 	between func()
@@ -1077,8 +1075,9 @@ type retryHook struct {
 
 func (h retryHook) Inc() { h.between(); h.Counter.Inc() }
 
-// TestFaults_ReturnedByTheLastTry expects no additions of a change whose last try has nothing
-// to return: those of an earlier try were rolled back, and their numbers are others' by then.
+// TestFaults_ReturnedByTheLastTry checks that a change returns no additions if its last try has
+// nothing to return. Those of an earlier try were rolled back, and other changes may have their
+// numbers by then.
 func TestFaults_ReturnedByTheLastTry(t *testing.T) {
 	t.Parallel()
 	template := openTemplate(t)
@@ -1109,9 +1108,9 @@ func TestFaults_ReturnedByTheLastTry(t *testing.T) {
 	}
 }
 
-// TestFaults_AppliedInOrder expects that changes leave the outbox in the order of their keys,
-// whatever the order in which the gate has applied them: two instances that delete the same
-// ones must not wait for each other.
+// TestFaults_AppliedInOrder checks that changes leave the outbox in the order of their keys,
+// whatever the order in which the gate has applied them. Otherwise two instances that delete the
+// same changes could deadlock.
 func TestFaults_AppliedInOrder(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1122,8 +1121,8 @@ func TestFaults_AppliedInOrder(t *testing.T) {
 	}
 }
 
-// TestFaults_RecordRefusal expects that an order whose lines the database refuses is turned
-// down without them.
+// TestFaults_RecordRefusal checks that an order whose lines the database refuses is recorded as
+// refused without them.
 func TestFaults_RecordRefusal(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1137,8 +1136,8 @@ func TestFaults_RecordRefusal(t *testing.T) {
 	}
 }
 
-// TestFaults_VoidAgain expects that it stays unknown what becomes of a take if a void order
-// comes before every try to turn it down.
+// TestFaults_VoidAgain checks that the outcome of a take stays unknown if a void order comes before
+// every try to refuse it.
 func TestFaults_VoidAgain(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1150,8 +1149,7 @@ func TestFaults_VoidAgain(t *testing.T) {
 	}
 }
 
-// TestFaults_Scan expects that an order is not set aside because time ran out while its row
-// was read.
+// TestFaults_Scan checks that an order is not skipped because time ran out while its row was read.
 func TestFaults_Scan(t *testing.T) {
 	for _, err := range []error{context.Canceled, context.DeadlineExceeded} {
 		if isFault(fmt.Errorf("%w: %w", sqltx.ErrScan, err)) {
@@ -1160,8 +1158,8 @@ func TestFaults_Scan(t *testing.T) {
 	}
 }
 
-// TestFaults_Claims expects an error if a stock row says in no known way how far the claims
-// are counted, and that a step deletes no more claims than it may.
+// TestFaults_Claims checks for an error if a stock row has an unknown value for the progress of the
+// count, and that a step deletes a bounded number of claims.
 func TestFaults_Claims(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1179,7 +1177,7 @@ func TestFaults_Claims(t *testing.T) {
 	if _, _, err := s.l.stepClaims(t.Context(), "d"); err != nil {
 		t.Fatal(err)
 	}
-	late := claimStep{Ledger: s.l, row: StockRow{SKU: "a"}} // before a had its limit
+	late := claimStep{Ledger: s.l, row: StockRow{SKU: "a"}} // read before SKU a had its limit
 	if _, err := late.deleteClaims(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -1191,7 +1189,7 @@ func TestFaults_Claims(t *testing.T) {
 	}
 }
 
-// TestCorrect checks what Correct makes of a wrong count.
+// TestCorrect checks how Correct repairs a wrong count.
 func TestCorrect(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1212,7 +1210,7 @@ func TestCorrect(t *testing.T) {
 	if c := counts[0]; c.Available != c.Total-c.Held || c.Epoch <= wrong.Epoch || c.Changes != 0 {
 		t.Errorf("%+v", c)
 	}
-	if err := s.l.Correct(t.Context(), "a", 0); err != nil { // its claims are wrong
+	if err := s.l.Correct(t.Context(), "a", 0); err != nil { // the claims of a are wrong
 		t.Fatal(err)
 	}
 	if claims, err := s.l.WrongClaims(t.Context(), []stock.SKU{"a"}, 20); err != nil || len(claims) > 0 {
@@ -1226,15 +1224,14 @@ func TestCorrect(t *testing.T) {
 	}
 }
 
-// TestUnknownClock expects that no order is recorded while it is not known when it would
-// expire, also if the database's clock becomes unknown while the stock rows are locked, or
-// known again.
+// TestUnknownClock checks that no order is recorded while its expiry time would be unknown. The
+// database's clock may also become unknown, or known again, while the stock rows are locked.
 func TestUnknownClock(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
 	forget := func() { s.l.clock.last.Store(nil) }
 	known, wall := s.l.clock.last.Load(), s.l.clock.wall
-	var jumps atomic.Bool // for one look at the clock
+	var jumps atomic.Bool // for one reading of the clock
 	s.l.clock.wall = func() time.Time {
 		if jumps.CompareAndSwap(true, false) {
 			return wall().Add(time.Hour)
@@ -1274,7 +1271,7 @@ func TestUnknownClock(t *testing.T) {
 	}
 }
 
-// TestClosed expects that a closed ledger refuses orders, and has nothing to say of others.
+// TestClosed checks that a closed ledger refuses orders, and returns an unknown outcome for others.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1287,7 +1284,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestKindOf checks what a trace says of errors.
+// TestKindOf checks the kinds of errors in traces.
 func TestKindOf(t *testing.T) {
 	t.Parallel()
 	number := func(number uint16, state string) error {

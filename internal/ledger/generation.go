@@ -12,14 +12,14 @@ import (
 type Owner struct {
 	Generation stock.Generation
 	Layout     string // the layout of the generation; empty if Unowned
-	// Queues says that Redis may have orders which the ledger does not have yet: the
-	// owner's strategy acknowledges them before they are committed.
+	// Queues says that Redis may have orders that the ledger lacks, because the owner's strategy
+	// acknowledges orders before they are committed.
 	Queues bool
 	Beat   int64 // a counter that every instance raises about once a second
 }
 
-// Unowned reports whether no instance holds the stock: none has started yet, or the last
-// one has given it up.
+// Unowned reports whether no instance holds the stock. Either none has started yet, or the last one
+// has given it up.
 func (o Owner) Unowned() bool { return o.Layout == "" }
 
 // Generation returns the generation in use.
@@ -40,7 +40,7 @@ func readOwner(ctx context.Context, db sqltx.Reader) (o Owner, err error) {
 	return o, nil
 }
 
-// Beat raises the beat of the owner, and returns the owner as it is then.
+// Beat raises the beat of the owner, and returns the owner as it is afterwards.
 func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		if _, err := tx.Exec(ctx, "UPDATE ledger SET beat = beat + 1"); err != nil {
@@ -55,8 +55,8 @@ func (l *Ledger) Beat(ctx context.Context) (o Owner, err error) {
 	return o, nil
 }
 
-// RaiseGeneration gives the stock to the next owner, under its generation.
-// stock.ErrRowChanged: the row differs from seen.
+// RaiseGeneration gives the stock to the next owner, under its generation. It returns
+// stock.ErrRowChanged if the row differs from seen.
 func (l *Ledger) RaiseGeneration(ctx context.Context, seen, next Owner) error {
 	err := l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		raised, err := tx.Exec(ctx, "UPDATE ledger SET generation = ?, layout = ?, queues = ? WHERE generation = ? AND layout = ?",

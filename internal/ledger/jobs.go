@@ -13,23 +13,22 @@ import (
 // JobLease is how long a claim or a renewal of a job lasts, by the database's clock.
 const JobLease = 3 * time.Second
 
-// Job is a claim of a job, which is work that one instance of the cluster does at a
-// time.
+// Job is a claim of a job. A job is work that only one instance of the cluster may do at a time.
 type Job struct {
 	Name   string
-	Holder string // names one run of one process
+	Holder string // identifies one run of one process
 	Token  int64  // rises with every claim, and never with a renewal
 }
 
 var (
-	// ErrJobHeld: another instance holds the job.
+	// ErrJobHeld means that another instance holds the job.
 	ErrJobHeld = errors.New("another instance holds the job")
-	// ErrJobLost: another instance has claimed the job since.
+	// ErrJobLost means that another instance has claimed the job since.
 	ErrJobLost = errors.New("another instance has claimed the job")
 )
 
-// isFree is the condition of a job whose lease has run out. A lease that ends later than any
-// can was granted before the database's clock was set back, or by a server whose clock was
+// isFree is the condition of a job whose lease has ended. A lease whose end is later than any lease
+// can last was granted before the database's clock was set back, or by a server whose clock was
 // ahead. A living holder corrects the end with its next renewal. The bound is two leases: on
 // MySQL, a claim that waits for the row compares with the time at which its wait began, and
 // the holder may have renewed the job since.
@@ -37,12 +36,12 @@ func isFree(d sqltx.Dialect) string {
 	return "(held_until <= " + d.Now() + " OR held_until > " + d.After(2*JobLease) + ")"
 }
 
-// ClaimJob claims the job for JobLease. ErrJobHeld: its lease has not run out, or
-// another instance claims it at the same time.
+// ClaimJob claims the job for JobLease. It returns ErrJobHeld if the last lease has not ended, or
+// another instance claims the job at the same time.
 func (l *Ledger) ClaimJob(ctx context.Context, name, holder string) (Job, error) {
 	var (
 		d     = l.db.Dialect()
-		token int64 // of the last claim; 0: there was none
+		token int64 // token of the last claim; 0: the job was not claimed
 		free  bool
 	)
 	err := l.db.QueryRow(ctx, []any{&token, &free}, "SELECT token, "+isFree(d)+" FROM jobs WHERE name = ?", name)
@@ -78,24 +77,24 @@ func (l *Ledger) Jobs(ctx context.Context) (held []Job, err error) {
 	return held, nil
 }
 
-// RenewJob makes the lease of the job end JobLease from now, even if it has ended
-// already. ErrJobLost: another instance has claimed the job.
+// RenewJob makes the lease of the job end JobLease from now, even if it has ended already. It
+// returns ErrJobLost if another instance has claimed the job.
 func (l *Ledger) RenewJob(ctx context.Context, j Job) error {
 	return setLease(ctx, l.db, j, JobLease)
 }
 
-// ReleaseJob ends the lease, so that another instance can claim the job at once.
-// ErrJobLost: another instance has claimed it already.
+// ReleaseJob ends the lease, so that another instance can claim the job at once. It returns
+// ErrJobLost if another instance has claimed the job already.
 func (l *Ledger) ReleaseJob(ctx context.Context, j Job) error {
 	return setLease(ctx, l.db, j, 0)
 }
 
-// setLease makes the lease of the job end after the given time. ErrJobLost: another instance
-// has claimed the job. It compares the holder too, because a ledger that was restored from a
-// backup grants tokens again.
+// setLease makes the lease of the job end after the given time. It returns ErrJobLost if another
+// instance has claimed the job. It compares the holder too, because a ledger that was restored from
+// a backup grants tokens again.
 //
-// In a transaction of the job's work, it locks the job's row, so that no instance can claim
-// the job before the transaction ends. Transactions that have locked a job never wait for
+// If called in a transaction of the job's work, it locks the job's row, so that no instance can
+// claim the job before the transaction ends. Transactions that have locked a job never wait for
 // stock rows.
 func setLease(ctx context.Context, db execer, j Job, lease time.Duration) error {
 	d := db.Dialect()

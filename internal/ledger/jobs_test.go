@@ -26,13 +26,13 @@ func claim(t *testing.T, l *Ledger, name, holder string) Job {
 	return j
 }
 
-// outlive makes the lease of the job run out now.
+// outlive ends the lease of the job now.
 func outlive(t *testing.T, d *database, name string) {
 	t.Helper()
 	heldFor(t, d, name, -time.Second)
 }
 
-// heldFor makes the lease of the job end so much later than now, by the database's clock.
+// heldFor sets the end of the job's lease to now plus the duration, by the database's clock.
 func heldFor(t *testing.T, d *database, name string, lease time.Duration) {
 	t.Helper()
 	db := d.sql.Ledger()
@@ -125,8 +125,8 @@ func (d *database) work(t *testing.T, j Job) error {
 	return d.sql.Ledger().Transact(t.Context(), func(tx *sqltx.Tx) error { return setLease(t.Context(), tx, j, JobLease) })
 }
 
-// TestJobs_OneClaims checks that one of many instances that claim a job at the same
-// time gets it, when it is new and when its lease has run out.
+// TestJobs_OneClaims lets many instances claim a job at the same time. Exactly one must get it,
+// both when the job is new and when its lease has ended.
 func TestJobs_OneClaims(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -159,8 +159,8 @@ func TestJobs_OneClaims(t *testing.T) {
 	})
 }
 
-// TestJobs_ClaimWaitsForWork checks that a job whose lease has run out is not claimed
-// while a transaction of its holder is open.
+// TestJobs_ClaimWaitsForWork checks that a job whose lease has ended is not claimed while a
+// transaction of its holder is open.
 func TestJobs_ClaimWaitsForWork(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {

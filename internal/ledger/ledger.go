@@ -26,14 +26,14 @@ const (
 	// maxLockWaits bounds how often a group waits for a row lock until the
 	// database gives up.
 	maxLockWaits = 2
-	// maxLookups bounds the groups of lookups at once, maxLookupGroup the IDs in
-	// one.
+	// maxLookups bounds the groups of lookups at the same time, and maxLookupGroup the IDs in one
+	// group.
 	maxLookups, maxLookupGroup = 2, 100
 )
 
 // Options configure a Ledger.
 type Options struct {
-	Strategy string // the name that its orders record
+	Strategy string // the strategy that the orders of this ledger record
 	Cutter   cutter.Cutter
 	HasGate  bool // additions to stock go to the outbox for the gate
 	// Group is the largest number of orders in one transaction, and Parallel
@@ -62,20 +62,20 @@ type Ledger struct {
 	paymentWindow time.Duration // 0: orders do not expire
 	clock         clock
 
-	generation atomic.Int64 // in use
+	generation atomic.Int64 // generation in use
 
 	records *group.Batcher[*recording]
 	slow    slowGroups
 	turns   *turns
 
-	groups  sync.WaitGroup // and counts of claims, under way
+	groups  sync.WaitGroup // groups and counts of claims under way
 	lookups *group.Batcher[*lookup]
 
-	// cutFirst is true if not every take of the last group was cut: stock has run out,
-	// a buyer is above the limit, or the gate is stale. Until a group fits again, the
-	// orders are sent after the cut and not along with it.
+	// cutFirst is true if not every take of the last group was cut: stock has run out, a buyer is
+	// above the limit, or the gate is stale. Then each group sends its orders after the cut and not
+	// along with it, until a group fits again.
 	cutFirst atomic.Bool
-	// mayWait: orders may wait for stock rows after their times have been set.
+	// mayWait says that orders may wait for stock rows after their times have been set.
 	mayWait bool
 
 	claimsAtOnce int             // see maxClaimStep
@@ -83,8 +83,8 @@ type Ledger struct {
 	close        context.CancelFunc
 }
 
-// New returns the ledger in db, which stays the caller's. Close it when no call is
-// under way.
+// New returns the ledger in db. The caller closes db, and closes the ledger when no call is under
+// way.
 func New(db *sqltx.DB, o Options) *Ledger {
 	l := &Ledger{
 		db: db, strategy: o.Strategy, cutter: o.Cutter, hasGate: o.HasGate,

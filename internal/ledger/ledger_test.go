@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// The kinds of database on which the tests run.
+// The kinds of database for the tests.
 var (
 	servers   = testenv.AllVersions(testenv.NetworkDatabases())
 	databases = testenv.AllVersions(testenv.Databases())
@@ -84,8 +84,8 @@ func lay(t *testing.T, l *Ledger, sku stock.SKU, units int64) StockRow {
 	return row
 }
 
-// atRest asserts that the SKU's stock row, its parts and its orders add up, with so many units
-// sold. It reads the tables without the ledger.
+// atRest checks that the SKU's stock row, its parts and its orders add up, with the given number of
+// units sold. It reads the tables without the ledger.
 func (d *database) atRest(t *testing.T, sku stock.SKU, want int64) {
 	t.Helper()
 	var (
@@ -105,7 +105,7 @@ func (d *database) atRest(t *testing.T, sku stock.SKU, want int64) {
 	}
 }
 
-// fresh returns a SKU that no other test uses.
+// fresh returns a new SKU for one test.
 func fresh(name string) stock.SKU { return stock.SKU(name + "." + uuid.NewString()[:8]) }
 
 // takeOf returns the take of one unit of each SKU.
@@ -118,7 +118,7 @@ func takeOf(skus ...stock.SKU) stock.Take {
 	return stock.Take{Deduction: d}
 }
 
-// conflicting returns a cutter that meets the given number of conflicts.
+// conflicting returns a cutter that reports the given number of conflicts.
 func conflicting(c cutter.Cutter, conflicts int) cutter.Cutter {
 	return cuttertest.WithCut(c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
 		if conflicts > 0 { // only one transaction at a time

@@ -23,7 +23,7 @@ import (
 // what decide returned; an error of the database, after which the change may have been made.
 // A caller that repeats it then decides by what it finds.
 func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, []stock.Change, error) {
-	found, err := readOrders(ctx, l.db, []uuid.UUID{id}) // buyer and lines never change
+	found, err := readOrders(ctx, l.db, []uuid.UUID{id}) // buyer and lines of an order never change
 	if err != nil {
 		return order.Order{}, nil, err
 	}
@@ -48,14 +48,14 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 	return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
 }
 
-// isOf reports whether the row is an order, and the buyer's. An empty buyer stands for all.
+// isOf reports whether the row is an order of the buyer. An empty buyer matches all orders.
 func isOf(o *order.Order, buyer string) bool {
 	return o.Status != order.Void && o.Status != shrink && cmp.Or(buyer, o.Buyer) == o.Buyer
 }
 
 // change is the transaction of Change. o is the order as it was read.
 func (l *Ledger) change(ctx context.Context, o order.Order, options order.ChangeOptions, decide order.Decide) (state order.Locked, returned []stock.Change, err error) {
-	decided := false // to change nothing, for the error that ended the transaction
+	decided := false // decide chose to change nothing, or its error ended the transaction
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		returned = nil // those of an earlier try were rolled back
 		var rows []StockRow
@@ -74,7 +74,7 @@ func (l *Ledger) change(ctx context.Context, o order.Order, options order.Change
 		returned = l.apply(tx, rows, &state, c)
 		return nil
 	})
-	if decided { // the answer tells what the rows say; a COMMIT would hold them until the standby is back
+	if decided { // the transaction changed nothing; a COMMIT would hold its locks until the standby is back
 		err = cmp.Or(l.db.Confirm(ctx), err)
 	}
 	if errors.Is(err, errUnchanged) {
@@ -86,7 +86,7 @@ func (l *Ledger) change(ctx context.Context, o order.Order, options order.Change
 // errUnchanged ends a transaction that has nothing to change.
 var errUnchanged = errors.New("nothing to change")
 
-// lockOrder locks the order's row, and reads what can change of it into a copy of o.
+// lockOrder locks the order's row, and reads its changeable columns into a copy of o.
 func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string) (s order.Locked, err error) {
 	var paidBy sql.NullString
 	err = tx.QueryRow(ctx, []any{&o.TakeID, &o.Status, &o.Version, &paidBy, &o.Restocked, &s.Due},
@@ -108,8 +108,8 @@ func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string)
 	return s, err
 }
 
-// apply makes the change to the order of state, which becomes what it is afterwards, when tx
-// commits. It returns the additions that the outbox gets.
+// apply makes the change to the order in state when tx commits. It sets state to the result, and
+// returns the additions for the outbox.
 func (l *Ledger) apply(tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Transition) []stock.Change {
 	o := &state.Order
 	if c.To != "" {

@@ -30,7 +30,7 @@ func mustRecord(t *testing.T, l *Ledger, sku stock.SKU) order.Order {
 	return o
 }
 
-// become decides that an order moves from one status to another, if it has the first.
+// become decides that an order changes from one status to another, if it has the first one.
 func become(from, to order.Status, returns bool) func(order.Locked) (order.Transition, error) {
 	return func(s order.Locked) (order.Transition, error) {
 		if s.Order.Status != from {
@@ -78,9 +78,9 @@ func TestChange_Due(t *testing.T) {
 	})
 }
 
-// TestChange_LocksStockFirst checks that a change that may return units locks the
-// stock rows before the order's row. An INSERT that meets a duplicate waits for the
-// order's row while its group holds stock rows, so the other order deadlocks.
+// TestChange_LocksStockFirst checks that a change that may return units locks the stock rows before
+// the order's row. An INSERT that finds a duplicate waits for the order's row while its group holds
+// stock rows, so the opposite order would deadlock.
 func TestChange_LocksStockFirst(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -124,7 +124,8 @@ func TestChange_LocksStockFirst(t *testing.T) {
 	})
 }
 
-// TestChange_Shrink checks that a take of the administrator is no order, although it has a row.
+// TestChange_Shrink checks that an administrator's take does not count as an order, although it has
+// a row.
 func TestChange_Shrink(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
@@ -141,8 +142,8 @@ func TestChange_Shrink(t *testing.T) {
 	})
 }
 
-// TestChange_LowersClaim checks that a buyer's claim falls with the units that
-// return, and only where the SKU has a limit.
+// TestChange_LowersClaim checks that a buyer's claim falls by the returned units, but only if the
+// SKU has a limit.
 func TestChange_LowersClaim(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -173,8 +174,8 @@ func TestChange_LowersClaim(t *testing.T) {
 	})
 }
 
-// TestRevive_Barred checks that a take of an expired order can no longer be
-// committed once it was resolved.
+// TestRevive_Barred checks that a take of an expired order can no longer be committed once it was
+// resolved.
 func TestRevive_Barred(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -218,7 +219,7 @@ func TestRevive_Barred(t *testing.T) {
 	})
 }
 
-// TestResolve_RevivedMeanwhile checks that a take counts as committed that was committed after
+// TestResolve_RevivedMeanwhile checks that a take counts as committed if it was committed after
 // Resolve had found its order expired.
 func TestResolve_RevivedMeanwhile(t *testing.T) {
 	t.Parallel()
@@ -245,9 +246,9 @@ func TestResolve_RevivedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestRevive_EarlierTake checks that the ledger still knows the first take of an order
-// that was revived: recovery must not give its units back, which expiry has returned. A
-// take that was never committed is refused.
+// TestRevive_EarlierTake checks that the ledger still knows the first take of a revived order.
+// Recovery must not return its units, because expiry has returned them. A take that was never
+// committed must be refused.
 func TestRevive_EarlierTake(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -268,7 +269,7 @@ func TestRevive_EarlierTake(t *testing.T) {
 				if out := l.Resolve(t.Context(), take.Deduction); !out.Committed() {
 					t.Errorf("%s: take %s was committed, and is resolved as %+v", when, take.TakeID, out)
 				}
-				// A consumer of the journal that was slow records the take again.
+				// A slow consumer of the journal records the take again.
 				if _, out := l.Record(t.Context(), take); !out.Committed() {
 					t.Errorf("%s: take %s was committed, and is recorded again as %+v", when, take.TakeID, out)
 				}
@@ -280,7 +281,7 @@ func TestRevive_EarlierTake(t *testing.T) {
 			}
 		}
 		check("expired", []stock.Take{first}, []stock.Take{lost, twin})
-		read, err := l.Order(t.Context(), expired.ID) // Resolve has barred takes of the order as it was
+		read, err := l.Order(t.Context(), expired.ID) // Resolve has barred takes of the order in this version
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,8 +55,8 @@ func lockedRows(t *testing.T, d *database) {
 	}
 }
 
-// lockedRow returns a ledger with the SKUs a and b through a wire, and an order of each. The
-// stock row of a is locked, and no session waits long for it.
+// lockedRow returns a ledger with the SKUs a and b through a wire, and an order of each. The stock
+// row of a is locked, and sessions have a short bound for lock waits.
 func (d *database) lockedRow(t *testing.T) (l *Ledger, wire *faults.Wire, placed []order.Order) {
 	t.Helper()
 	healthy := d.open(t, cutter.Merged())
@@ -72,8 +72,8 @@ func (d *database) lockedRow(t *testing.T) (l *Ledger, wire *faults.Wire, placed
 	return l, wire, placed
 }
 
-// TestFaults_LockedRow lets each statement of calls fail that meet a locked stock row. What
-// the answers say of the row and of the orders is true.
+// TestFaults_LockedRow makes each statement fail in calls that need a locked stock row. The answers
+// about the row and the orders must be correct.
 func TestFaults_LockedRow(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {

@@ -11,11 +11,11 @@ import (
 // lookup is one order that is being read.
 type lookup struct {
 	id    uuid.UUID
-	found *order.Order // nil if there is none
+	found *order.Order // nil: the order does not exist
 	err   error
 }
 
-// Order reads one order, in a group with others. order.ErrUnknownOrder: there is none.
+// Order reads one order, in a group with others. It returns order.ErrUnknownOrder if there is none.
 func (l *Ledger) Order(ctx context.Context, id uuid.UUID) (*order.Order, error) {
 	q := &lookup{id: id}
 	if err := l.lookups.Do(ctx, q); err != nil {
@@ -41,17 +41,17 @@ func (l *Ledger) lookUp(qs []*lookup) {
 	for _, q := range qs {
 		q.err = err
 		if o, ok := found[q.id]; ok {
-			own := *o // several may read one order, and each may change what it gets
+			own := *o // several callers may read one order, and each may change its copy
 			q.found = &own
 		}
 	}
 }
 
-// durable reads the orders with these IDs, by ID, and returns once they are as
-// durable as their COMMIT promised. It leaves out absent orders.
+// durable reads the orders with these IDs, by ID. It returns only when these orders are durable on
+// the standby. It leaves out absent orders.
 func (l *Ledger) durable(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*order.Order, error) {
 	found, err := readOrders(ctx, l.db, ids)
-	if len(found) == 0 { // what is not there needs no standby
+	if len(found) == 0 { // an absent order needs no standby
 		return nil, err
 	}
 	if err := l.db.Confirm(ctx); err != nil {

@@ -32,9 +32,9 @@ func TestShrinkIsNoOrder(t *testing.T) {
 	})
 }
 
-// TestOrder_Apart checks that two callers who read one order in the same group get an order
-// each. A caller adds the history to its order; if that reading fails, the other's history
-// must not be cut short.
+// TestOrder_Apart checks that two callers who read one order in the same group get separate orders.
+// A caller adds the history to its order, and a failure of that read must not change the other
+// order.
 func TestOrder_Apart(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {

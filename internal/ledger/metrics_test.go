@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// transactions returns how many transactions the metric has, and whether they took any time.
+// transactions returns the number of transactions in the metric, and whether they took any time.
 func transactions(t *testing.T, h prometheus.Histogram) (count uint64, took bool) {
 	t.Helper()
 	var m dto.Metric
@@ -33,7 +33,7 @@ func TestTransactionIsMeasured(t *testing.T) {
 			if _, out := l.Record(t.Context(), takeOf(sku)); out.Committed() != committed {
 				t.Fatalf("order %d: %v", i, out.Reason())
 			}
-			testenv.Await(t, "its transaction is measured", func() bool { // after the order is answered
+			testenv.Await(t, "its transaction is measured", func() bool { // measured after the order is answered
 				after, took := transactions(t, l.metrics.transaction)
 				return after > before && took
 			})

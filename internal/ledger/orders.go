@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// shrink marks the row that records an administrator's removal of stock. It goes
-// through the gate as an order does, but is none: it is never shown and has no lines.
+// shrink marks the row that records an administrator's removal of stock. Such a row goes through
+// the gate like an order, but is not one: it is never shown and has no lines.
 const shrink order.Status = "shrink"
 
 // newOrder returns the order of a take as the ledger would record it now, by the
@@ -80,8 +80,7 @@ func selectOrders(ctx context.Context, db *sqltx.DB, from string, args ...any) (
 	return found, nil
 }
 
-// insertOrder inserts the order with its lines. db is a transaction, or the order has no
-// lines.
+// insertOrder inserts the order with its lines. db must be a transaction if the order has lines.
 func insertOrder(ctx context.Context, db execer, o *order.Order) error {
 	_, err := db.ExecAll(ctx, inserts(db.Dialect(), idLiteral(o.ID), o)...)
 	return err
@@ -96,9 +95,9 @@ type execer interface {
 // idLiteral is the ID of an order as the statements for MySQL and SQLite contain it.
 func idLiteral(id uuid.UUID) string { return string(sqltx.AppendBytes(nil, id[:])) }
 
-// inserts returns the statements that insert the orders with their lines, in the order
-// given. first is the expression for the ID of the first order, as idLiteral writes it:
-// PostgreSQL has no use for it.
+// inserts returns the statements that insert the orders with their lines, in the order given. first
+// is the expression for the ID of the first order, as idLiteral writes it. It is not used for
+// PostgreSQL.
 func inserts(dialect sqltx.Dialect, first string, orders ...*order.Order) []sqltx.Statement {
 	lines := 0
 	for _, o := range orders {
@@ -211,8 +210,8 @@ func insertLineArrays(orders []*order.Order, n int) sqltx.Statement {
 		SELECT * FROM unnest($1::uuid[], $2::text[], $3::bigint[])`}
 }
 
-// History reads the first changes of an order, up to the given version of it, in
-// their order. The first status is not a change.
+// History reads the changes of an order up to the given version, in their order. The first status
+// is not a change.
 func (l *Ledger) History(ctx context.Context, id uuid.UUID, version int64) (steps []order.Step, err error) {
 	steps, err = sqltx.ReadAll(ctx, l.db, func(s *order.Step) []any { return []any{&s.Status, (*sqltx.Time)(&s.At)} },
 		"SELECT status, at FROM order_history WHERE order_id = ? AND version <= ? ORDER BY version", l.db.Dialect().UUID(id), version)

@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// BenchmarkInserts inserts groups of orders, each in a transaction, in two ways: as the
-// ledger does, and with a statement that is prepared for the size of the group.
+// BenchmarkInserts inserts groups of orders, each in a transaction, in two ways: as the ledger
+// does, and with a statement prepared for the size of the group.
 func BenchmarkInserts(b *testing.B) {
 	const group = 30
 	own := []int{os.Getpid()}
@@ -100,8 +100,8 @@ func values(orders []*order.Order, id func(uuid.UUID) any) (ofOrders, ofLines []
 	return ofOrders, ofLines
 }
 
-// preparedMariaDB takes a round trip for each statement: the protocol has none for several
-// prepared ones.
+// preparedMariaDB uses a round trip for each statement, because the protocol cannot send several
+// prepared statements at once.
 func preparedMariaDB(b *testing.B, serverURL string) func([]*order.Order) error {
 	u, err := url.Parse(serverURL)
 	if err != nil {

@@ -17,7 +17,7 @@ func sameOrder(a, b order.Order) bool {
 		a.CreatedAt.Equal(b.CreatedAt) && a.ExpiresAt.Equal(b.ExpiresAt) && slices.Equal(a.Lines, b.Lines)
 }
 
-// TestExpiryIsKept checks orders that are inserted together, of which one expires.
+// TestExpiryIsKept checks orders that are inserted together when only one of them expires.
 func TestExpiryIsKept(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {

@@ -24,9 +24,9 @@ func deleteChanges(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) error {
 	return err
 }
 
-// Changes reads changes that no gate is known to have applied: one page of those
-// that follow after, sorted by SKU, epoch and number. If sku is not empty, it
-// reads only that SKU's. last says that no more follow.
+// Changes reads one page of changes that may not have been applied at the gate: those that follow
+// after, sorted by SKU, epoch and number. If sku is not empty, it reads only that SKU's. last says
+// that no more follow.
 func (l *Ledger) Changes(ctx context.Context, sku stock.SKU, after stock.Change) (changes []stock.Change, last bool, err error) {
 	query := "SELECT sku, epoch, number, delta FROM outbox WHERE (sku > ? OR sku = ? AND (epoch > ? OR epoch = ? AND number > ?))"
 	args := []any{string(after.SKU), string(after.SKU), after.Epoch, after.Epoch, after.Number}
@@ -42,7 +42,7 @@ func (l *Ledger) Changes(ctx context.Context, sku stock.SKU, after stock.Change)
 	return changes, len(changes) < pageSize, nil
 }
 
-// Applied removes changes that the gate has applied, or dropped for good, in one
+// Applied removes changes that the gate has applied, or ignores because of their epoch, in one
 // transaction.
 func (l *Ledger) Applied(ctx context.Context, changes ...stock.Change) error {
 	if len(changes) == 0 {
@@ -50,7 +50,7 @@ func (l *Ledger) Applied(ctx context.Context, changes ...stock.Change) error {
 	}
 	sorted := slices.SortedFunc(slices.Values(changes), func(a, b stock.Change) int {
 		return cmp.Or(cmp.Compare(a.SKU, b.SKU), cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Number, b.Number))
-	}) // so that two that delete the same rows do not wait for each other
+	}) // sorted, so that two calls for the same rows do not deadlock
 	deletes := make([]sqltx.Statement, len(sorted))
 	for i, c := range sorted {
 		deletes[i] = sqltx.Statement{

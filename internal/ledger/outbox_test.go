@@ -47,8 +47,8 @@ func TestApplied(t *testing.T) {
 	})
 }
 
-// TestChanges_Pages reads more changes than one page has. A page that is full is not the
-// last: additions that stay in the outbox must not hide those of other SKUs.
+// TestChanges_Pages reads more changes than one page has. A full page is not the last one, so that
+// additions that stay in the outbox do not hide those of other SKUs.
 func TestChanges_Pages(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// lent creates the stock row of a SKU with 10 units, of which it has lent 3 and 4 to parts.
+// lent creates the stock row of a SKU with 10 units. Two parts have borrowed 3 and 4 of them.
 func (d *database) lent(t *testing.T, l *Ledger, sku stock.SKU) StockRow {
 	t.Helper()
 	row := lay(t, l, sku, 10)
@@ -45,7 +45,7 @@ func (d *database) counted(t *testing.T, sku stock.SKU) (available, parts int64)
 	return available, parts
 }
 
-// TestPartsAreCounted checks that every reading of the stock counts the units in parts.
+// TestPartsAreCounted checks that every read of the stock counts the units in parts.
 func TestPartsAreCounted(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -67,8 +67,8 @@ func TestPartsAreCounted(t *testing.T) {
 	})
 }
 
-// TestPartsAreTakenBack checks that every change takes the parts back which needs all units
-// of the SKU, or which changes what sales from parts rely on.
+// TestPartsAreTakenBack checks that a change takes the parts back if it needs all units of the SKU,
+// or changes values on which sales from parts rely.
 func TestPartsAreTakenBack(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -91,7 +91,7 @@ func TestPartsAreTakenBack(t *testing.T) {
 			"hours":   {set(func(s *stock.Setting) { s.OpensAt = &opens }), 10},
 			"shrink": {func(ctx context.Context, row StockRow) (StockRow, error) {
 				t := takeOf(row.SKU)
-				t.Lines[0].Quantity = 9 // more than the stock row has
+				t.Lines[0].Quantity = 9 // more units than the stock row has
 				row, out := l.Shrink(ctx, t, stock.Setting{SKU: row.SKU, Kind: row.Kind, Total: 1})
 				return row, out.Reason()
 			}, 1},
@@ -124,8 +124,8 @@ func TestPartsAreTakenBack(t *testing.T) {
 	})
 }
 
-// TestReturnsLeavePartsAlone checks that units return to the stock row, and that the parts
-// keep theirs.
+// TestReturnsLeavePartsAlone checks that units return to the stock row, and that the parts do not
+// change.
 func TestReturnsLeavePartsAlone(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {

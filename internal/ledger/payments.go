@@ -29,8 +29,8 @@ func readPayment(ctx context.Context, db sqltx.Reader, id string) (p order.Payme
 	return p, nil
 }
 
-// Payments reads the payments that the filter selects, sorted by ID, and returns once they
-// are as durable as their COMMIT promised.
+// Payments reads the payments that the filter selects, sorted by ID. It returns only when they are
+// durable on the standby.
 func (l *Ledger) Payments(ctx context.Context, f order.PaymentFilter) (page []order.Payment, err error) {
 	query, args := "SELECT "+paymentColumns+" FROM payments WHERE id > ?", []any{f.After}
 	if f.Status != "" {
@@ -46,9 +46,8 @@ func (l *Ledger) Payments(ctx context.Context, f order.PaymentFilter) (page []or
 	return page, nil
 }
 
-// RefundsDue counts the payments that are due back to their buyers, up to limit, and
-// returns how long the oldest of them has been due, by the database's clock. 0: there
-// are none.
+// RefundsDue counts the payments that must be paid back, up to limit. It returns how long the
+// oldest has been due by the database's clock, or 0 if there are none.
 func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.Duration, err error) {
 	var since time.Time
 	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
@@ -72,10 +71,9 @@ func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.
 	return n, max(now.Sub(since), 0), nil
 }
 
-// Refunded records that a payment that was due went back to the buyer, and returns
-// the payment as it is afterwards. It changes no payment with another status, and then
-// returns once the payment is as durable as its COMMIT promised.
-// order.ErrUnknownPayment: there is none.
+// Refunded records that a payment that was due has been paid back, and returns the changed payment.
+// It changes no payment with another status, but makes sure that this payment is durable on the
+// standby. It returns order.ErrUnknownPayment if there is none.
 func (l *Ledger) Refunded(ctx context.Context, id string) (p order.Payment, err error) {
 	var changed int64
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
@@ -93,7 +91,8 @@ func (l *Ledger) Refunded(ctx context.Context, id string) (p order.Payment, err 
 	return p, err
 }
 
-// writePayment inserts the payment of an order, or changes its status if known.
+// writePayment inserts the payment of an order. If known is true, it changes the payment's status
+// instead.
 func writePayment(d sqltx.Dialect, known bool, p order.Payment) sqltx.Statement {
 	if known {
 		return sqltx.Statement{

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
-// recording is one order on its way through a group transaction.
+// recording is one order in a group transaction.
 type recording struct {
 	order   order.Order
 	take    stock.Take
@@ -29,12 +29,12 @@ type recording struct {
 	// mu guards the fields below, and the times of order until done is closed.
 	mu    sync.Mutex
 	begun bool // a transaction that may commit the order has begun
-	left  bool // the caller does not wait any more
+	left  bool // the caller no longer waits
 }
 
-// begin is called before each transaction that may commit the order, and again once that has
-// locked the stock rows. It sets the order's times. It reports false if the caller has left:
-// then the order keeps its times, and a transaction that has not begun must not commit it.
+// begin is called before each transaction that may commit the order, and again once the transaction
+// has locked the stock rows. It sets the order's times. It reports false if the caller no longer
+// waits. The order then keeps its times, and a transaction that has not begun must not commit it.
 func (r *recording) begin(created, expires time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +46,7 @@ func (r *recording) begin(created, expires time.Time) bool {
 	return true
 }
 
-// committedAs gives the order the times that the ledger has for it.
+// committedAs sets the order's times to those in the ledger.
 func (r *recording) committedAs(found *order.Order) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,8 +55,8 @@ func (r *recording) committedAs(found *order.Order) {
 	}
 }
 
-// leave is called when the caller does not wait any more. It returns the order as it may
-// be committed. If no transaction that may commit it has begun, none will.
+// leave is called when the caller stops waiting. It returns the order as it may be committed. If no
+// transaction with the order has begun, none will.
 func (r *recording) leave(reason error) (order.Order, order.Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,23 +67,23 @@ func (r *recording) leave(reason error) (order.Order, order.Outcome) {
 	return r.order, order.Refused(stock.Busy(reason))
 }
 
-// answer sets the outcome, once and for all.
+// answer sets the outcome. Later calls have no effect.
 func (r *recording) answer(o order.Outcome) {
 	r.outcome = o
 	close(r.done)
 }
 
-// Record commits the pending order of a take and the cut of its units, in a group
-// with others. It returns once the outcome is known, or when ctx ends. Then the order is
-// refused if no transaction with it has begun, and the outcome is unknown otherwise.
+// Record commits the pending order of a take and the cut of its units, in a group with others. It
+// returns once the outcome is known, or when ctx ends. Then the order is refused if no transaction
+// with it has begun, and the outcome is unknown otherwise.
 //
-// The order's times are by the database's clock. They are set when the transaction that
-// commits the order begins, however long the order has waited: see commitGroup. If the
-// outcome is unknown, the order has the times that the ledger may have.
+// The order's times are by the database's clock. They are set when the transaction that commits the
+// order begins, even if the order has waited long: see commitGroup. If the outcome is unknown, the
+// order has the times with which it may have been committed.
 //
 // Reasons to refuse: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed, ErrStaleEpoch,
-// ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as
-// *stock.Refusal); stock.ErrBusy, with ErrRejected if the order can never be recorded.
+// ErrUnknownSKU, ErrNotAdopted and ErrLaterGeneration of package stock (as *stock.Refusal);
+// stock.ErrBusy, with ErrRejected if the order can never be recorded.
 func (l *Ledger) Record(ctx context.Context, t stock.Take) (o order.Order, out order.Outcome) {
 	_, span := l.tracer.Start(ctx, "ledger.record")
 	defer func() {
@@ -113,7 +113,7 @@ func (l *Ledger) submit(r *recording) {
 	}
 }
 
-// runGroup records a group. It returns when the group is done, or counts as slow.
+// runGroup records a group. It returns when the group is done, or is slow.
 func (l *Ledger) runGroup(rs []*recording) {
 	rs = l.slow.hold(slices.Clone(rs))
 	if len(rs) == 0 {
@@ -143,7 +143,7 @@ func (l *Ledger) runGroup(rs []*recording) {
 // recordGroup gives every recording its outcome, except those whose callers have left.
 func (l *Ledger) recordGroup(rs []*recording, own *slowGroup) {
 	l.metrics.groupSize.Observe(float64(len(rs)))
-	ctx := context.Background() // no request bounds the group: it is the work of several
+	ctx := context.Background() // the group serves several requests, so none of them bounds it
 	if l.tracer != nil {
 		spans := make([]tracing.Span, len(rs))
 		for i, r := range rs {
@@ -159,7 +159,7 @@ func (l *Ledger) recordGroup(rs []*recording, own *slowGroup) {
 			refuse(repeats, err)
 			break
 		}
-		rs = repeats // their order is recorded now, or their ID is free
+		rs = repeats // the order of a repeat is recorded now, or its ID is free
 	}
 }
 
@@ -207,9 +207,9 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 	return nil
 }
 
-// begin sets the times of the orders whose callers still wait to now, and returns these
-// orders. If the transaction has not begun, the others take no part in it, and need no
-// outcome: leave has answered their callers.
+// begin sets the times of the orders whose callers still wait to now, and returns these orders. If
+// the transaction has not begun, the other orders are left out of it. They need no outcome, because
+// leave has answered their callers.
 func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 	created, expires, err := l.times()
 	if err != nil {
@@ -224,8 +224,8 @@ func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 	return waiting, nil
 }
 
-// kindOf returns the kind of a database error, or "" if it is none of these. Unlike the
-// error's text, it contains no data of orders.
+// kindOf returns the kind of a database error, or "" for any other error. Unlike the error's text,
+// it contains no data of orders.
 func kindOf(err error) string {
 	switch {
 	case errors.Is(err, sqltx.ErrUnknownOutcome):
@@ -246,15 +246,14 @@ func kindOf(err error) string {
 
 var errVanished = errors.New("an order with the same ID existed and can no longer be found")
 
-// away refuses the recordings because the database is away, and returns the
-// reason.
+// away refuses the recordings because the database cannot be reached, and returns the reason.
 func away(rs []*recording, err error) error {
 	err = stock.Busy(err)
 	refuse(rs, err)
 	return err
 }
 
-// ErrRejected: the database refuses a value of the order, now and later. It comes with
+// ErrRejected means that the database refuses a value of the order, now and later. It comes with
 // stock.ErrBusy, because nothing was recorded.
 var ErrRejected = errors.New("the database refuses the order's content")
 
@@ -266,15 +265,15 @@ func notRecorded(err error) error {
 	return stock.Busy(err)
 }
 
-// divide commits the two halves separately. Repeated, it isolates the order that
-// makes the group fail, and its neighbours are recorded.
+// divide commits the two halves separately. Repeated calls isolate the order that makes the group
+// fail, and the other orders are recorded.
 func (l *Ledger) divide(ctx context.Context, rs []*recording, own *slowGroup, err error) error {
 	if len(rs) == 1 {
 		refuse(rs, notRecorded(err))
 		return nil
 	}
 	for _, half := range [][]*recording{rs[:len(rs)/2], rs[len(rs)/2:]} {
-		// If the database was away for the first half, the second is tried too.
+		// If the database could not be reached for the first half, the second half is tried too.
 		err = l.commit(ctx, half, own)
 	}
 	return err
@@ -323,7 +322,7 @@ func (l *Ledger) answerDuplicates(ctx context.Context, rs []*recording) (left []
 			left = append(left, r)
 		case o.Holds(r.take.TakeID):
 			r.committedAs(o)
-			r.answer(order.Committed()) // by an earlier try, whose answer was lost
+			r.answer(order.Committed()) // recorded by an earlier try, whose answer was lost
 		default:
 			r.answer(order.Duplicate(o))
 		}

@@ -49,8 +49,8 @@ func TestDistinct(t *testing.T) {
 	}
 }
 
-// TestFailedGroup checks that every order of a group that fails gets an outcome,
-// and that none is committed, also if several have the same ID.
+// TestFailedGroup checks that every order of a failed group gets an outcome, and that none is
+// committed, even if several have the same ID.
 func TestFailedGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -85,14 +85,14 @@ func fragile(c cutter.Cutter, bad stock.SKU) cutter.Cutter {
 		case len(takes) > 1:
 			return nil, &pgconn.PgError{Code: "42703"} // a fault of one order
 		case takes[0].Lines[0].SKU == bad:
-			return nil, errors.New("the database is away") // a fault of no order
+			return nil, errors.New("the database is away") // an error not caused by an order
 		}
 		return cut(ctx, tx)
 	})
 }
 
-// TestDividedGroup checks that the second half of a divided group is tried if the
-// database is away for the first.
+// TestDividedGroup checks that the second half of a divided group is tried even if the database
+// could not be reached for the first.
 func TestDividedGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -113,8 +113,8 @@ func TestDividedGroup(t *testing.T) {
 	})
 }
 
-// TestPlannedGroup checks that nothing of a group's one statement is committed if
-// the group does not fit whole, and that its orders are then decided one by one.
+// TestPlannedGroup checks that the single statement of a group commits nothing if the group does
+// not fit whole. Its orders must then be decided one by one.
 func TestPlannedGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -162,8 +162,8 @@ func TestCutFirst(t *testing.T) {
 	})
 }
 
-// TestLockedRowInAGroup checks that an order that shares a group with one of a
-// locked row is recorded once the wait has shown which row is locked.
+// TestLockedRowInAGroup checks an order that shares a group with an order of a locked row. It must
+// be recorded once the wait has shown which row is locked.
 func TestLockedRowInAGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
@@ -182,7 +182,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 			defer l.slow.mu.Unlock()
 			return l.slow.groups == 1
 		})
-		behind := recordingOf(other) // waits until the group keeps the locked row only
+		behind := recordingOf(other) // waits until only the locked row is left in the group
 		l.runGroup([]*recording{behind})
 		testenv.Receive(t, "the other SKU's order ends while the row is locked", rs[1].done)
 		if o := rs[1].outcome; !o.Committed() {
@@ -192,7 +192,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 		if o := behind.outcome; !o.Committed() {
 			t.Errorf("the other SKU's order that waited for the group: %+v", o)
 		}
-		// The other SKU is not held back any more, the locked one is.
+		// Orders of the other SKU no longer wait, but orders of the locked SKU do.
 		if _, o := l.Record(t.Context(), takeOf(other)); !o.Committed() {
 			t.Fatalf("a later order of the other SKU: %+v", o)
 		}
@@ -221,8 +221,8 @@ func TestLockedRowInAGroup(t *testing.T) {
 	})
 }
 
-// TestRecord_SameTake records a take twice. The answer is the order as it was recorded first,
-// with the times that later answers have.
+// TestRecord_SameTake records a take twice. The answer must be the order as it was recorded first,
+// with the times of later answers.
 func TestRecord_SameTake(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {

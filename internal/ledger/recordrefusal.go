@@ -12,15 +12,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// RecordRefusal records that a queued order, which was answered 202 before the ledger had
-// it, is refused. The row blocks the order's ID: no transaction can commit the take
-// afterwards. It replaces a void order, which an instance of another strategy can leave
-// under the ID of a key. If the database refuses the order's lines, the row is without
-// them, and if it still refuses the row, without its buyer.
+// RecordRefusal records that a queued order is refused, although its request was answered 202. The
+// row blocks the order's ID: no transaction can commit the take afterwards. It replaces a void
+// order, which an instance of another strategy can leave under the ID of a key. If the database
+// refuses the order's lines, the row is written without them. If the database then still refuses the
+// row, it is written without its buyer.
 //
-// Refused: the take is not committed and never will be. Committed: the ledger has
-// the take's order. Unknown: the database did not answer; the row may be there or
-// not.
+// A refused outcome means that the take is not committed and never will be. A committed outcome
+// means that the ledger has the take's order. After an unknown outcome, the row may exist or not,
+// because the database did not answer.
 func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome {
 	o, err := l.newOrder(t, order.TurnedDown)
 	if err != nil {
@@ -33,7 +33,7 @@ func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome 
 			err = l.replaceVoid(ctx, o)
 		}
 		if sqltx.IsValueError(err) {
-			o.Buyer = "" // whose token then does not show the order
+			o.Buyer = "" // the buyer's token then does not show the order
 			err = l.replaceVoid(ctx, o)
 		}
 		switch {
@@ -53,13 +53,13 @@ func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome 
 		case try == maxTries:
 			return order.Unknown(fmt.Errorf("recording the refusal of order %s: %w", t.OrderID, err))
 		}
-		// A void order that was committed after the DELETE is not the end of this one.
+		// A void order that is committed after the DELETE does not end this order; try again.
 		l.metrics.retries.Inc()
 		retry.Wait(ctx, try)
 	}
 }
 
-// replaceVoid inserts the order, in place of a void one if there is one.
+// replaceVoid inserts the order, and replaces a void one if there is one.
 func (l *Ledger) replaceVoid(ctx context.Context, o order.Order) error {
 	return l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		_, err := tx.Exec(ctx, "DELETE FROM orders WHERE id = ? AND status = ?", tx.Dialect().UUID(o.ID), string(order.Void))

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestRecordRefusal: what a refused order's row may replace, and what bars it.
+// TestRecordRefusal checks which rows the row of a refused order may replace, and which rows
+// prevent it.
 func TestRecordRefusal(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -27,7 +28,7 @@ func TestRecordRefusal(t *testing.T) {
 		}
 		for _, test := range []struct {
 			name string
-			row  func(take stock.Take) // makes the row that the order's ID has
+			row  func(take stock.Take) // creates the existing row with the order's ID
 			out  string
 			want order.Status
 		}{
@@ -58,8 +59,8 @@ func TestRecordRefusal(t *testing.T) {
 	})
 }
 
-// TestRecordRefusal_VoidMeanwhile: a void order is committed after RecordRefusal has found none to
-// replace. The row of the refused order replaces it all the same.
+// TestRecordRefusal_VoidMeanwhile lets a void order be committed after RecordRefusal has found none
+// to replace. The row of the refused order must still replace it.
 func TestRecordRefusal_VoidMeanwhile(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {
@@ -99,7 +100,7 @@ func (d *database) waiting(t *testing.T) (n int) {
 	t.Helper()
 	query := "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())"
 	if d.sql.Ledger().Dialect() == sqltx.MySQL {
-		// In this test only a lock makes a statement run for 50 ms.
+		// In this test only a lock can make a statement run for 50 ms.
 		query = `SELECT count(*) FROM information_schema.processlist
 			WHERE db = database() AND id <> connection_id() AND command IN ('Query', 'Execute') AND time_ms > 50`
 	}

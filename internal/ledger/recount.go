@@ -14,8 +14,8 @@ import (
 // correctionTimeout bounds one transaction that recounts a SKU.
 const correctionTimeout = 5 * time.Minute
 
-// holding is the condition on orders that hold their units: they are pending or
-// paid, or were refunded without returning the units.
+// holding is the condition on orders that hold their units. These are pending or paid orders, and
+// refunded ones whose units were not returned.
 const holding = "(orders.status IN ('" + string(order.Pending) + "', '" + string(order.Paid) + "')" +
 	" OR orders.status = '" + string(order.Refunded) + "' AND NOT orders.restocked)"
 
@@ -29,7 +29,7 @@ type Count struct {
 	Held        int64 // units in the orders that hold them; only from Recount
 }
 
-// Units returns the units that were counted.
+// Units returns the counts in the form that package stock compares.
 func (c Count) Units() stock.Units {
 	return stock.Units{Total: c.Total, Available: c.Available, Held: c.Held, Undelivered: c.Undelivered}
 }
@@ -40,9 +40,9 @@ func (l *Ledger) Counts(ctx context.Context, skus []stock.SKU) ([]Count, error) 
 	return counts(ctx, l.db, "0", "", skus)
 }
 
-// Recount is Counts with the units held by orders. They are as of the same moment,
-// so total = available + held unless a count is wrong. It reads all orders of the
-// SKUs, which takes seconds for a million of them.
+// Recount is Counts with the units held by orders. All counts are as of the same moment, so total =
+// available + held unless a count is wrong. It reads all orders of the SKUs, which takes seconds
+// for a million of them.
 func (l *Ledger) Recount(ctx context.Context, skus []stock.SKU) ([]Count, error) {
 	return recount(ctx, l.db, skus)
 }
@@ -53,8 +53,8 @@ func recount(ctx context.Context, db sqltx.Reader, skus []stock.SKU) ([]Count, e
 			WHERE order_lines.sku IN ? GROUP BY order_lines.sku) held ON held.sku = stock.sku`, skus)
 }
 
-// counts reads the counts of the SKUs. held is the expression for the units held,
-// from the table that the clause join adds.
+// counts reads the counts of the SKUs. held is the expression for the held units, and join the
+// clause that adds its table.
 func counts(ctx context.Context, db sqltx.Reader, held, join string, skus []stock.SKU) (counts []Count, err error) {
 	if len(skus) == 0 {
 		return nil, nil
@@ -80,13 +80,13 @@ func counts(ctx context.Context, db sqltx.Reader, held, join string, skus []stoc
 type Claim struct {
 	SKU     stock.SKU
 	Buyer   string
-	Claimed int64 // in the table claims
-	Held    int64 // in the buyer's orders
+	Claimed int64 // units in the table claims
+	Held    int64 // units in the buyer's orders
 }
 
-// WrongClaims reads up to limit claims that differ from the buyers' orders, sorted by
-// SKU and buyer. It leaves out SKUs whose buyer limit does not hold. One statement reads them
-// all, as of one moment.
+// WrongClaims reads up to limit claims that differ from the buyers' orders, sorted by SKU and
+// buyer. It leaves out SKUs whose buyer limit is not in effect. One statement reads them all, as of
+// one moment.
 func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (claims []Claim, err error) {
 	if len(skus) == 0 {
 		return nil, nil
@@ -107,15 +107,14 @@ func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (
 	return claims, nil
 }
 
-// Correct recounts the SKU's available, and its claims, from its orders. It holds the
-// lock of the stock row while it reads all orders of the SKU. Sales of the SKU wait.
+// Correct recounts the SKU's available, and its claims, from its orders. It holds the lock of the
+// stock row while it reads all orders of the SKU. Sales of the SKU wait meanwhile.
 //
-// It also moves the row to a new epoch of the generation in use, above the epoch
-// given. No take of an earlier epoch can commit afterwards, so the gate may be filled
-// with the row's available.
+// It also moves the row to a new epoch of the generation in use, above the epoch given. No take of
+// an earlier epoch can commit afterwards, so the gate may be filled with the row's available.
 //
-// stock.ErrLaterGeneration (as *stock.Refusal): the row, or the epoch above, belongs
-// to a later generation.
+// stock.ErrLaterGeneration (as *stock.Refusal) means that the row, or the epoch above, belongs to a
+// later generation.
 func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error {
 	err := l.transact(ctx, correctionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		row, err := lockWhole(ctx, tx, sku)
@@ -136,7 +135,7 @@ func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error 
 			return err
 		}
 		if err := deleteChanges(ctx, tx, sku); err != nil || !row.LimitHolds() {
-			return err // CountClaims deletes or counts the claims
+			return err // CountClaims deletes or counts the claims instead
 		}
 		if _, err := tx.Exec(ctx, "DELETE FROM claims WHERE sku = ?", string(sku)); err != nil {
 			return err

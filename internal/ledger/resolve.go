@@ -12,17 +12,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// errVoided: the ID belongs to a void order, or to another take's order.
+// errVoided means that the ID belongs to a void order, or to another take's order.
 var errVoided = errors.New("the order was not committed and never will be")
 
-// Resolve finds out what became of a take whose commit outcome is unknown. It
-// inserts a void order under the order's ID. The insert waits for a transaction
-// that still holds the ID; a read would miss it and could be overtaken by its
-// commit. An expired order has a row already. Then Resolve raises the row's version
-// instead, which waits in the same way: a Revive that read the row before fails.
+// Resolve finds the outcome of a take whose commit outcome is unknown. It inserts a void order
+// under the order's ID. The insert waits for a transaction that still holds the ID. A read would
+// miss that transaction, which could commit later. An expired order has a row already. Then Resolve
+// raises the row's version instead, which waits in the same way, and makes a Revive fail that read
+// the row before.
 //
-// Committed: the ledger has the take's order. Refused: it does not and never will.
-// Unknown: the database did not answer, and the void order may be there or not.
+// A committed outcome means that the ledger has the take's order. A refused outcome means that it
+// does not and never will. After an unknown outcome, the void order may exist or not, because the
+// database did not answer.
 func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
 	err := insertOrder(ctx, l.db, &order.Order{
 		ID: d.OrderID, TakeID: d.TakeID, Buyer: d.Buyer, Status: order.Void,

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// resolve resolves the take, whose outcome must be want.
+// resolve resolves the take and checks that its outcome is want.
 func resolve(t *testing.T, l *Ledger, take stock.Take, want string) {
 	t.Helper()
 	if o := l.Resolve(t.Context(), take.Deduction); o.Kind() != want {
@@ -20,9 +20,9 @@ func resolve(t *testing.T, l *Ledger, take stock.Take, want string) {
 	}
 }
 
-// TestResolve checks that the void order of a resolved take keeps a later take from
-// using the ID, and that a committed order, or no answer, is never resolved as
-// refused. The row of a refused order names a take that did not cut its units.
+// TestResolve checks that the void order of a resolved take keeps a later take from using the ID. A
+// committed order, or a missing answer, must never be resolved as refused. The row of a refused
+// order names a take that did not cut its units.
 func TestResolve(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {

@@ -9,18 +9,17 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// returnUnits adds the units of the orders back to the stock rows, which tx must
-// have locked, when tx commits. The gate learns of them from the outbox: one
-// change a SKU and transaction, which returnUnits returns. A buyer's claim falls by the
-// units that return.
+// returnUnits adds the units of the orders back to the stock rows, which tx must have locked, when
+// tx commits. The outbox carries them to the gate: one change for each SKU and transaction.
+// returnUnits returns these changes. A buyer's claim falls by the units that return.
 //
-// A row of another generation keeps its epoch. The change in the outbox carries
-// that epoch, so that its owner applies it, or the next fill includes it.
+// A row of another generation keeps its epoch. The change in the outbox carries that epoch, so that
+// its owner applies it, or the next fill includes it.
 func (l *Ledger) returnUnits(tx *sqltx.Tx, rows []StockRow, orders ...*order.Order) (returned []stock.Change) {
 	d := tx.Dialect()
 	units, byBuyer := unitsOf(orders)
 	for _, row := range rows {
-		if row.CountedTo.Valid { // only the orders that are counted have claims
+		if row.CountedTo.Valid { // while claims are counted, only counted orders have claims
 			_, claimed := unitsOf(slices.DeleteFunc(slices.Clone(orders), func(o *order.Order) bool { return !row.CountedTo.Has(o.ID) }))
 			byBuyer[row.SKU] = claimed[row.SKU]
 		}

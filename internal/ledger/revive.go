@@ -12,12 +12,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Revive pays an expired order late: it cuts the units again, under the take t, and
-// records the payment. expired is the order as it was read, and t has an ID of its
-// NextTake. An order is revived at most once.
+// Revive pays an expired order late. It cuts the units again, under the take t, and records the
+// payment. expired is the order as it was read, and t has an ID from its NextTake. An order is
+// revived at most once.
 //
-// Reasons to refuse: stock.ErrRowChanged (the order or the payment has changed since it
-// was read); those of Record.
+// Reasons to refuse: stock.ErrRowChanged (the order or the payment has changed since it was read);
+// those of Record.
 func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, payment string) (order.Order, order.Outcome) {
 	o, c := expired, order.Revival(expired, payment)
 	o.Apply(c)
@@ -34,7 +34,7 @@ func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, 
 		return o, order.Committed()
 	case errors.Is(err, sqltx.ErrUnknownOutcome):
 		return o, order.Unknown(err)
-	case sqltx.IsDuplicate(err): // in the order's history, or of the payment: another take was faster
+	case sqltx.IsDuplicate(err): // a duplicate in the order's history, or of the payment: another take was faster
 		return o, order.Refused(fmt.Errorf("%w: %w", stock.ErrRowChanged, err))
 	case errors.As(err, new(*stock.Refusal)), errors.Is(err, stock.ErrRowChanged), errors.Is(err, stock.ErrBusy):
 		return o, order.Refused(err)
@@ -42,8 +42,8 @@ func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, 
 	return o, order.Refused(notRecorded(err))
 }
 
-// tryRevive is one transaction of Revive. o is the order as it becomes, from the status
-// that it had.
+// tryRevive is one transaction of Revive. o is the order as it is after the revival, and from its
+// earlier status.
 func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, from order.Status, paid order.Payment) error {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
@@ -71,8 +71,8 @@ func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, fr
 	})
 }
 
-// bar makes each Revive fail that has read the order before, because it raises the version
-// of the row. It waits for a Revive that is being committed.
+// bar makes each Revive that read the order earlier fail, by raising the version of the row. It
+// waits for a Revive that is being committed.
 func (l *Ledger) bar(ctx context.Context, id uuid.UUID) error {
 	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status = ?",
 		l.db.Dialect().UUID(id), string(order.Expired))

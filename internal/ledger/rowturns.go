@@ -9,17 +9,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// maxStockChanges bounds the transactions at once that change stock rows outside of groups.
-// The others leave connections for orders, for reading and for jobs.
+// maxStockChanges bounds the concurrent transactions that change stock rows outside of groups. The
+// remaining connections serve orders, reads and jobs.
 const maxStockChanges = 16
 
-// turns keeps changes that wait for a locked stock row from holding all connections. For
-// each row, one change of this instance waits in the database, and the others wait in the
-// process, in the order in which they came. Groups of new orders have slowGroups instead. It
-// is safe for concurrent use.
+// turns keeps changes that wait for a locked stock row from holding all connections. For each row,
+// one change of this instance waits in the database. The others wait in the process, in order of
+// arrival. Groups of new orders have slowGroups instead. It is safe for concurrent use.
 type turns struct {
 	mu      sync.Mutex
-	of      map[stock.SKU]*turn // absent: no change has the turn or waits for it
+	of      map[stock.SKU]*turn // no entry: no change has the turn or waits for it
 	changes int                 // changes that have turns or wait for them, one for each row
 
 	atOnce chan struct{} // holds a value for each change under way
@@ -28,18 +27,18 @@ type turns struct {
 // turn is the right to lock a stock row.
 type turn struct {
 	taken   chan struct{} // holds a value while a change has the turn
-	changes int           // that have the turn or wait for it
+	changes int           // number of changes that have the turn or wait for it
 }
 
 func newTurns() *turns {
 	return &turns{of: make(map[stock.SKU]*turn), atOnce: make(chan struct{}, maxStockChanges)}
 }
 
-// take waits for the turns of the stock rows. The caller must call end after its
-// transaction. All callers take turns in the same order: they must have none yet. The wait
-// ends after transactionTimeout at the latest.
+// take waits for the turns of the stock rows. The caller must call end after its transaction. Turns
+// are taken in the same order by all callers, so a caller must not hold a turn already. The wait
+// lasts at most transactionTimeout.
 //
-// stock.ErrBusy: the turns did not come in time, or too many changes wait.
+// It returns stock.ErrBusy if it did not get the turns in time, or too many changes wait.
 func (ts *turns) take(ctx context.Context, skus ...stock.SKU) (end func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()

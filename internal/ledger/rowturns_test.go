@@ -23,9 +23,8 @@ func (ts *turns) waiting() int {
 	return ts.changes
 }
 
-// TestLockedRowHoldsOneConnection checks that many changes of one locked stock row leave
-// the connections to others: while the row is locked, another SKU is sold and changed, and
-// the ledger is read, and none of this waits for a connection.
+// TestLockedRowHoldsOneConnection makes many changes of one locked stock row. Meanwhile another SKU
+// is sold and changed, and the ledger is read, and none of this may wait for a connection.
 func TestLockedRowHoldsOneConnection(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {
@@ -62,7 +61,7 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 			return d.lockWaits(t) > 0 && l.turns.waiting()+int(answered.Load()) >= len(orders)
 		})
 		before := d.sql.Pool().Stats()
-		if before.InUse > 4 { // the session that holds the lock, the one that waits for it, and what has just looked at both
+		if before.InUse > 4 { // the holder of the lock, the session that waits for it, and the two that have just checked
 			t.Errorf("%d connections are in use for one locked row", before.InUse)
 		}
 		if _, out := l.Record(t.Context(), takeOf("free")); !out.Committed() {
@@ -90,8 +89,8 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 	})
 }
 
-// TestChangesTakeTurns checks that each way to change a stock row outside of a group waits
-// for its turn, and is answered stock.ErrBusy if it does not come.
+// TestChangesTakeTurns checks that each way to change a stock row outside of a group waits for its
+// turn, and is answered stock.ErrBusy if the turn does not come.
 func TestChangesTakeTurns(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -185,7 +184,7 @@ func TestPaymentPassesAWaitingCancellation(t *testing.T) {
 	})
 }
 
-// TestTurns checks who waits for whom, for how long, and that nothing is left behind.
+// TestTurns checks the order and duration of waits, and that no entry is left behind.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +203,7 @@ func TestTurns(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		// Two changes that name the same rows in another order do not wait for each other.
+		// Two changes that name the same rows in another order do not deadlock.
 		var changes sync.WaitGroup
 		end := take("b")
 		for _, skus := range [][]stock.SKU{{"a", "b", "c"}, {"c", "b", "a"}} {
@@ -233,7 +232,7 @@ func TestTurns(t *testing.T) {
 			end()
 		}
 
-		// The number of changes that wait has a bound.
+		// The number of waiting changes is bounded.
 		end = take("a")
 		ctx, giveUp := context.WithCancel(t.Context())
 		for range maxQueue - 1 {

@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// silentFrom makes a database silent: from its first statement on, and after a
-// transaction has begun.
+// silentFrom names the points at which a database stops answering: its first statement, or the
+// beginning of a transaction.
 var silentFrom = map[string][]string{
 	"from the first statement": {""},
 	"in the transaction":       {"SELECT", "INSERT", "UPDATE", "DELETE"},
@@ -42,12 +42,12 @@ func (d *database) throughWire(t *testing.T, parameter map[sqltx.Dialect][2]stri
 	query.Set(set[0], set[1])
 	u.RawQuery = query.Encode()
 	l := openOn(t, storetest.SQL(t, u.String()).Ledger(), cutter.Merged())
-	t.Cleanup(wire.Close) // first, so that the ledger's calls end
+	t.Cleanup(wire.Close) // closed first, so that the ledger's calls end
 	return l, wire
 }
 
-// silent returns a ledger whose sessions have this bound for a statement, on a database
-// that answers no statement that contains one of the texts.
+// silent returns a ledger whose sessions have this bound for a statement. Its database does not
+// answer statements that contain one of the texts.
 func (d *database) silent(t *testing.T, bound time.Duration, texts []string) *Ledger {
 	t.Helper()
 	l, wire := d.throughWire(t, map[sqltx.Dialect][2]string{
@@ -62,8 +62,8 @@ func (d *database) silent(t *testing.T, bound time.Duration, texts []string) *Le
 	return l
 }
 
-// fail makes the calls at the same time, and expects that each returns although nothing
-// answers, and does not say that it has done its work.
+// fail makes the calls at the same time. Each must return although nothing answers, and must not
+// report success.
 func fail(t *testing.T, calls map[string]func(ctx context.Context) (done bool)) {
 	t.Helper()
 	type result struct {
@@ -145,7 +145,7 @@ func TestSilentDatabase(t *testing.T) {
 			for m := range methods.Type().Methods() {
 				method := methods.MethodByName(m.Name)
 				of := method.Type()
-				if of.NumIn() == 0 || of.In(0) != reflect.TypeFor[context.Context]() || m.Name == "KeepClock" { // which lasts as long as its context
+				if of.NumIn() == 0 || of.In(0) != reflect.TypeFor[context.Context]() || m.Name == "KeepClock" { // skip calls that run until their context ends
 					continue
 				}
 				call := method.Call
@@ -171,8 +171,8 @@ func TestSilentDatabase(t *testing.T) {
 	})
 }
 
-// TestSilentTransaction expects that a transaction ends in time although its session
-// allows long statements.
+// TestSilentTransaction checks that a transaction ends in time although its session allows long
+// statements.
 func TestSilentTransaction(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.NetworkDatabases(), func(t *testing.T, d *database) {

@@ -61,7 +61,7 @@ func TestSlotsOfOne(t *testing.T) {
 }
 
 // TestSlotsInMidSale lets two instances sell while the stock is raised and lowered and units
-// return, and another instance with more slots takes the stock over.
+// return. Then an instance with more slots takes the stock over.
 func TestSlotsInMidSale(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -118,7 +118,7 @@ func TestSlotsInMidSale(t *testing.T) {
 			t.Errorf("an instance of the old layout: %+v", out)
 		}
 		n := sell(t, sku, 10, next)
-		// An instance of the old layout meets slots of the new one, too.
+		// After that, an instance of the old layout also finds slots of the new layout.
 		if _, out := d.slotted(t, 4).Record(t.Context(), takeOf(sku)); !errors.Is(out.Reason(), stock.ErrLaterGeneration) {
 			t.Errorf("an instance of the old layout: %+v", out)
 		}

@@ -14,8 +14,8 @@ import (
 const (
 	// slowAfter is how long later groups wait for a group before it counts as slow.
 	slowAfter = 250 * time.Millisecond
-	// maxSlowGroups bounds the slow groups. Together with the groups that record single
-	// orders they leave connections for reading.
+	// maxSlowGroups bounds the slow groups. Slow groups and groups that record single orders leave
+	// connections free for reading.
 	maxSlowGroups = 6
 )
 
@@ -26,7 +26,7 @@ type slowGroups struct {
 	mu      sync.Mutex
 	of      map[stock.SKU]*slowGroup
 	groups  int
-	waiting int // recordings, for all groups
+	waiting int // number of waiting recordings of all groups
 }
 
 // slowGroup holds the SKUs of a group under way that is slow, or may become so, and the
@@ -38,8 +38,8 @@ type slowGroup struct {
 	waiting []*recording
 }
 
-// hold makes the recordings wait whose SKUs a slow group has, refuses those that there is
-// no room for, and returns the others.
+// hold makes recordings of the SKUs of slow groups wait, refuses those that find no room, and
+// returns the others.
 func (ls *slowGroups) hold(rs []*recording) (free []*recording) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -85,15 +85,15 @@ func (ls *slowGroups) add(g *slowGroup) bool {
 		ls.of = make(map[stock.SKU]*slowGroup)
 	}
 	for _, sku := range g.skus {
-		if ls.of[sku] == nil { // otherwise orders of the SKU wait for an earlier group
+		if ls.of[sku] == nil { // otherwise orders of the SKU already wait for an earlier group
 			ls.of[sku] = g
 		}
 	}
 	return true
 }
 
-// keepOnly reduces the group to the locked SKUs, and returns the recordings that need not
-// wait for it any more.
+// keepOnly reduces the group to the locked SKUs, and returns the recordings that no longer wait for
+// it.
 func (ls *slowGroups) keepOnly(g *slowGroup, locked []stock.SKU) []*recording {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -112,8 +112,8 @@ func (ls *slowGroups) remove(g *slowGroup) []*recording {
 	return ls.release(g, func(stock.SKU) bool { return true })
 }
 
-// release takes SKUs from the group, and returns the recordings that wait for none of its
-// SKUs any more.
+// release removes SKUs from the group, and returns the recordings that no longer wait for any of
+// its SKUs.
 func (ls *slowGroups) release(g *slowGroup, released func(stock.SKU) bool) (freed []*recording) {
 	for _, sku := range g.skus {
 		if ls.of[sku] == g && released(sku) {
@@ -132,14 +132,13 @@ func (ls *slowGroups) release(g *slowGroup, released func(stock.SKU) bool) (free
 	return freed
 }
 
-// setLockedApart is called after a group has waited for row locks until the
-// database gave up. It records the orders whose stock rows are not locked and
-// returns the others: all of them if no row is locked any more, or if the database
-// cannot tell.
+// setLockedApart is called after a group has waited for row locks until the database gave up. It
+// records the orders whose stock rows are not locked and returns the others. It returns all orders
+// if no row is locked any more, or if the database cannot list locked rows.
 func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *slowGroup, cause error) (held []*recording, err error) {
 	asking, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	locked, _ := l.lockedRows(asking, stock.SKUsOf(takesOf(rs)...)) // none if it fails
+	locked, _ := l.lockedRows(asking, stock.SKUsOf(takesOf(rs)...)) // no rows if the query fails
 	if len(locked) == 0 {
 		return rs, nil
 	}
@@ -155,7 +154,7 @@ func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *slowG
 	for _, r := range l.slow.keepOnly(own, locked) {
 		l.submit(r)
 	}
-	if err := l.commit(ctx, free, own); err != nil { // the others would fail too
+	if err := l.commit(ctx, free, own); err != nil { // other groups would fail too
 		refuse(held, err)
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestSlowGroupsEnd checks that a slow group that has ended leaves nothing behind.
+// TestSlowGroupsEnd checks that a slow group that has ended leaves no entry behind.
 func TestSlowGroupsEnd(t *testing.T) {
 	var ls slowGroups
 	for range 2 * maxSlowGroups {
@@ -41,7 +41,7 @@ func TestSlowGroupsEnd(t *testing.T) {
 	}
 }
 
-// TestSlowGroupsAreFull checks that an order is refused that there is no room for.
+// TestSlowGroupsAreFull checks that an order is refused if there is no room for it.
 func TestSlowGroupsAreFull(t *testing.T) {
 	ls := slowGroups{waiting: maxQueue}
 	ls.add(&slowGroup{skus: []stock.SKU{"a"}})
@@ -51,8 +51,8 @@ func TestSlowGroupsAreFull(t *testing.T) {
 	}
 }
 
-// TestSlowGroupsKeepTheirSKUs checks that a later slow group does not take a SKU from an earlier
-// one: orders of the SKU wait until the earlier group ends, and none waits for the later.
+// TestSlowGroupsKeepTheirSKUs checks that a later slow group does not take over a SKU from an
+// earlier one. Orders of the SKU must wait until the earlier group ends, and not for the later one.
 func TestSlowGroupsKeepTheirSKUs(t *testing.T) {
 	var ls slowGroups
 	first, second := &slowGroup{skus: []stock.SKU{"a"}}, &slowGroup{skus: []stock.SKU{"a", "b"}}
@@ -73,7 +73,7 @@ func TestSlowGroupsKeepTheirSKUs(t *testing.T) {
 	}
 }
 
-// heldPlan is a cutter that plans nothing. Its plans for the SKUs of held wait first.
+// heldPlan is a cutter with empty plans. Its plans for the SKUs in held wait first.
 type heldPlan struct {
 	cutter.Cutter
 	held map[stock.SKU]chan struct{}
@@ -87,8 +87,8 @@ func (c heldPlan) Plan(_ context.Context, _ *sqltx.DB, _ stock.Generation, takes
 	return cutter.Plan{}, fmt.Errorf("no plan for %d of %s", len(takes), sku)
 }
 
-// inHeldGroups runs the test in a bubble, with a ledger that has one group under way besides
-// slow ones, and with what holds the groups of each SKU.
+// inHeldGroups runs the test in a bubble, with a ledger that allows one group under way besides
+// slow ones. held has the channels that hold the groups of each SKU.
 func inHeldGroups(t *testing.T, skus int, test func(t *testing.T, l *Ledger, names []stock.SKU, held map[stock.SKU]chan struct{})) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -104,7 +104,8 @@ func inHeldGroups(t *testing.T, skus int, test func(t *testing.T, l *Ledger, nam
 	})
 }
 
-// begins reports whether a transaction for the recording has begun, once nothing else happens.
+// begins reports whether a transaction for the recording has begun, once all goroutines are
+// blocked.
 func begins(r *recording) bool {
 	synctest.Wait()
 	r.mu.Lock()
@@ -112,8 +113,8 @@ func begins(r *recording) bool {
 	return r.begun
 }
 
-// TestSlowGroupsAreOvertaken checks that later groups do not wait for a slow one, unless there
-// are too many of those, and that each order gets the answer of its own group.
+// TestSlowGroupsAreOvertaken checks that later groups do not wait for a slow one, unless too many
+// are slow, and that each order gets the answer of its own group.
 func TestSlowGroupsAreOvertaken(t *testing.T) {
 	t.Parallel()
 	inHeldGroups(t, maxSlowGroups+2, func(t *testing.T, l *Ledger, skus []stock.SKU, held map[stock.SKU]chan struct{}) {
@@ -129,7 +130,7 @@ func TestSlowGroupsAreOvertaken(t *testing.T) {
 		}
 		second := recordingOf(skus[0])
 		l.submit(second)
-		close(held[skus[maxSlowGroups]]) // the group that has room for no other one
+		close(held[skus[maxSlowGroups]]) // releases the group that took the last place
 		if last := rs[maxSlowGroups+1]; !begins(last) {
 			t.Error("the last order has not begun after the one that it waited for")
 		}
@@ -152,8 +153,8 @@ func TestSlowGroupsAreOvertaken(t *testing.T) {
 	})
 }
 
-// TestSlowGroupsAreClosed checks that Close waits for a slow group, and that an order that
-// waits for it is refused then.
+// TestSlowGroupsAreClosed checks that Close waits for a slow group, and that an order that waits
+// for the group is refused then.
 func TestSlowGroupsAreClosed(t *testing.T) {
 	t.Parallel()
 	inHeldGroups(t, 1, func(t *testing.T, l *Ledger, skus []stock.SKU, held map[stock.SKU]chan struct{}) {

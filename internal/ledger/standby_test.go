@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestAnswersWaitForTheStandby checks that an answer that only tells what rows say waits
-// until the synchronous standby has these rows. A commit whose wait was cancelled leaves
-// rows on the primary that the standby does not have.
+// TestAnswersWaitForTheStandby checks that an answer that only reports existing rows waits until
+// the synchronous standby has these rows. A commit whose wait was cancelled leaves rows on the
+// primary that the standby lacks.
 func TestAnswersWaitForTheStandby(t *testing.T) {
 	t.Parallel()
 	primary, standby := testenv.OwnPostgresPair(t)
@@ -128,7 +128,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 			standby.Cont()
 		case <-waits:
 			locked, err := l.lockedRows(t.Context(), []stock.SKU{"a"})
-			if err != nil || len(locked) > 0 && name != "the same setting" { // which is committed
+			if err != nil || len(locked) > 0 && name != "the same setting" { // refused if the change is committed already
 				t.Errorf("%s: the stock row is locked while the answer waits for the standby (%v)", name, err)
 			}
 			standby.Cont()

@@ -27,23 +27,23 @@ type StockRow struct {
 	Kind      stock.Kind
 	Total     int64
 	Available int64
-	// BuyerLimit is how many units one buyer may hold; 0: any number. It does not hold
-	// while the claims are counted. See CountClaims.
+	// BuyerLimit is how many units one buyer may hold; 0: any number. It has no effect while the
+	// claims are counted. See CountClaims.
 	BuyerLimit int64
 	CountedTo  cutter.Counted
 	Epoch      int64     // raised whenever a gate's count of the SKU may be wrong
-	Version    int64     // raised by the optimistic cutter and by administrators
+	Version    int64     // raised by the optimistic cutter, by administrators and by count changes that others must notice
 	Changes    int64     // additions committed under the epoch
-	OpensAt    time.Time // sales begin then; the zero time: they have begun
-	ClosesAt   time.Time // sales end then; the zero time: they do not end
+	OpensAt    time.Time // when sales begin; the zero time: sales have begun
+	ClosesAt   time.Time // when sales end; the zero time: sales do not end
 }
 
 // LimitHolds reports whether the row has a buyer limit that is in effect: its claims are
 // counted.
 func (r StockRow) LimitHolds() bool { return r.BuyerLimit > 0 && !r.CountedTo.Valid }
 
-// withRules returns the row with the rules that s sets. It keeps those that s leaves
-// out. stock.ErrHours: the row would close before it opens.
+// withRules returns the row with the rules that s sets. Rules that s leaves out stay. It returns
+// stock.ErrHours if the row would close before it opens.
 func (r StockRow) withRules(s stock.Setting) (StockRow, error) {
 	if s.BuyerLimit != nil {
 		r.BuyerLimit = *s.BuyerLimit
@@ -60,17 +60,16 @@ func (r StockRow) withRules(s stock.Setting) (StockRow, error) {
 	return r, nil
 }
 
-// Units returns the row's units, as if orders held all that are not available.
+// Units returns the row's units, assuming that orders hold all units that are not available.
 func (r StockRow) Units() stock.Units {
 	return stock.Units{Total: r.Total, Available: r.Available, Held: r.Total - r.Available}
 }
 
-// stockColumns are the columns of the table stock. Their available is without the units in
-// parts.
+// stockColumns are the columns of the table stock. Their available does not include units in parts.
 const stockColumns = "sku, kind, total, available, limit_per_buyer, claims_counted_to, epoch, version, changes, opens_at, closes_at"
 
 // columnsWithParts are stockColumns, except that available includes the units in parts. One
-// statement reads both as of one moment.
+// statement reads the row and its parts as of one moment.
 func columnsWithParts(d sqltx.Dialect) string {
 	columns := "stock." + strings.ReplaceAll(stockColumns, ", ", ", stock.")
 	return strings.Replace(columns, "stock.available", "stock.available + "+cutter.InParts(d), 1)
@@ -83,18 +82,18 @@ func (r *StockRow) columns() []any {
 	}
 }
 
-// Row reads one stock row. stock.ErrUnknownSKU (as *stock.Refusal): there is none.
+// Row reads one stock row. It returns stock.ErrUnknownSKU (as *stock.Refusal) if there is none.
 func (l *Ledger) Row(ctx context.Context, sku stock.SKU) (StockRow, error) {
 	return readRow(ctx, l.db, sku, columnsWithParts(l.db.Dialect()), "")
 }
 
-// lockRow reads a stock row and locks it. Its Available is without the units in parts.
+// lockRow reads a stock row and locks it. Its Available does not include units in parts.
 func lockRow(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) (StockRow, error) {
 	return readRow(ctx, tx, sku, stockColumns, tx.Dialect().RowLock())
 }
 
-// lockWhole locks a stock row and takes its parts back. Every transaction does so that needs
-// all units of the SKU, or changes what sales from parts rely on: epoch, hours, limit.
+// lockWhole locks a stock row and takes its parts back. A transaction must do so if it needs all
+// units of the SKU, or changes the epoch, hours or limit, on which sales from parts rely.
 func lockWhole(ctx context.Context, tx *sqltx.Tx, sku stock.SKU) (StockRow, error) {
 	row, err := lockRow(ctx, tx, sku)
 	if err != nil {
@@ -116,7 +115,7 @@ func readRow(ctx context.Context, db sqltx.Reader, sku stock.SKU, columns, rowLo
 	return row, nil
 }
 
-// Rows reads up to limit stock rows whose SKUs follow after, sorted by SKU.
+// Rows reads up to limit stock rows with SKUs greater than after, sorted by SKU.
 func (l *Ledger) Rows(ctx context.Context, after stock.SKU, limit int) (page []StockRow, err error) {
 	page, err = sqltx.ReadAll(ctx, l.db, (*StockRow).columns,
 		"SELECT "+columnsWithParts(l.db.Dialect())+" FROM stock WHERE sku > ? ORDER BY sku LIMIT ?", string(after), limit)
@@ -133,13 +132,12 @@ func (l *Ledger) RowsOf(ctx context.Context, skus []stock.SKU) ([]StockRow, erro
 }
 
 // readRows reads the columns of the SKUs' stock rows, in SKU order. rowLock is empty,
-// Dialect.RowLock, or Tx.SkipLocked, which leaves out the rows that other transactions hold
-// locked.
+// Dialect.RowLock, or Tx.SkipLocked, which skips rows that other transactions have locked.
 //
-// Every transaction of the ledger locks stock rows in SKU order, and before order rows: an
-// INSERT that meets a duplicate waits for the order row while its group holds stock rows. The
-// available of stockColumns is without the units in parts, which a transaction that locks
-// them must leave alone: it may only add units.
+// Every transaction of the ledger locks stock rows in SKU order, and before order rows. An INSERT
+// of a duplicate waits for the order row while its group holds stock rows. The available of
+// stockColumns does not include units in parts. A transaction that locks such rows may only add
+// units to them.
 func readRows(ctx context.Context, db sqltx.Reader, skus []stock.SKU, columns, rowLock string) (rows []StockRow, err error) {
 	rows, err = sqltx.ReadAll(ctx, db, (*StockRow).columns, "SELECT "+columns+" FROM stock WHERE sku IN ? ORDER BY sku"+rowLock, skus)
 	if err != nil {
@@ -157,7 +155,7 @@ func SKUsOf(rows []StockRow) []stock.SKU {
 	return skus
 }
 
-// changeStock is transact for a change of one stock row, in its turn.
+// changeStock runs a transaction that changes one stock row, when the row's turn comes.
 func (l *Ledger) changeStock(ctx context.Context, sku stock.SKU, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	end, err := l.turns.take(ctx, sku)
 	if err != nil {
@@ -167,12 +165,11 @@ func (l *Ledger) changeStock(ctx context.Context, sku stock.SKU, do func(ctx con
 	return l.transact(ctx, transactionTimeout, do)
 }
 
-// Set creates the stock row, or raises its total and its available by the same
-// number of units, and sets its rules. It returns the row as it is afterwards: if it does
-// not have the buyer limit that was set, or none, CountClaims does the rest. If the
-// total is to fall, it changes nothing: the caller must Shrink by the difference to
-// the returned row. stock.ErrRowChanged: another caller has just created the row.
-// stock.ErrHours: the row would close before it opens.
+// Set creates the stock row, or raises its total and its available by the same number of units, and
+// sets its rules. It returns the changed row. If the new buyer limit, or its removal, is not yet in
+// effect there, call CountClaims. A lower total changes nothing: the caller must Shrink by the
+// difference to the returned row. stock.ErrRowChanged means that another caller has just created
+// the row, and stock.ErrHours that the row would close before it opens.
 func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, created bool, err error) {
 	err = l.changeStock(ctx, s.SKU, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		row, err = lockWhole(ctx, tx, s.SKU)
@@ -201,7 +198,7 @@ func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, create
 		}
 		return changeRow(ctx, tx, before, &row)
 	})
-	if sqltx.IsDuplicate(err) { // another caller has just created it
+	if sqltx.IsDuplicate(err) { // another caller has just created the row
 		err = stock.ErrRowChanged
 	}
 	if err != nil {
@@ -215,13 +212,13 @@ func (l *Ledger) create(ctx context.Context, tx *sqltx.Tx, s stock.Setting) (row
 	if err != nil {
 		return row, err
 	}
-	row.Epoch, _ = l.Generation().Renew() // it fails only for a later epoch
+	row.Epoch, _ = l.Generation().Renew() // Renew fails only for a later epoch
 	_, err = tx.Exec(ctx, "INSERT INTO stock ("+stockColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", string(row.SKU), string(row.Kind),
 		row.Total, row.Available, row.BuyerLimit, row.CountedTo.Arg(tx.Dialect()), row.Epoch, row.Version, row.Changes, sqltx.Nullable(row.OpensAt), sqltx.Nullable(row.ClosesAt))
 	return row, err
 }
 
-// mayChange returns why an administrator may not change the row now.
+// mayChange returns an error if an administrator may not change the row now.
 func (l *Ledger) mayChange(row StockRow, s stock.Setting) error {
 	switch owner, g := stock.GenerationOf(row.Epoch), l.Generation(); {
 	case owner > g:
@@ -234,11 +231,10 @@ func (l *Ledger) mayChange(row StockRow, s stock.Setting) error {
 	return nil
 }
 
-// Shrink takes the units of t, an administrator's take, off total and available,
-// sets the rules as Set does, and records the take. The rules do not apply to it.
-// Reasons to refuse: stock.ErrRowChanged (the total is not the one that t was computed
-// from); ErrBelowSold, ErrHours, ErrStaleEpoch, ErrNotAdopted and ErrLaterGeneration of
-// package stock; an error of the database.
+// Shrink takes the units of t, an administrator's take, off total and available, sets the rules as
+// Set does, and records the take. The rules do not restrict this take. Reasons to refuse:
+// stock.ErrRowChanged (the total is not the one that t was computed from); ErrBelowSold, ErrHours,
+// ErrStaleEpoch, ErrNotAdopted and ErrLaterGeneration of package stock; an error of the database.
 func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row StockRow, out order.Outcome) {
 	line, epoch := t.Lines[0], t.Epoch(0)
 	err := l.changeStock(ctx, line.SKU, func(ctx context.Context, tx *sqltx.Tx) (err error) {
@@ -277,16 +273,15 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 	return row, order.Refused(err)
 }
 
-// changeRow writes what an administrator has made of the row, which tx must have
-// locked. If the row gets a buyer limit and had none, it counts its claims from now on: the
-// units that buyers hold already must be added up before the limit holds, which CountClaims
-// does.
+// changeRow writes a row that an administrator has changed. tx must have locked it. If the row gets
+// its first buyer limit, its claims are counted from now on. CountClaims must add up the units that
+// buyers already hold before the limit takes effect.
 func changeRow(ctx context.Context, tx *sqltx.Tx, before StockRow, row *StockRow) error {
 	switch {
 	case row.BuyerLimit == 0:
 		row.CountedTo = cutter.Counted{}
 	case before.BuyerLimit == 0:
-		row.CountedTo = cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}} // below all orders
+		row.CountedTo = cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}} // an ID below those of all orders
 	}
 	return updateRow(ctx, tx, *row)
 }
@@ -297,9 +292,8 @@ func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
 	return err
 }
 
-// lockedRows returns those of the stock rows that another transaction holds
-// locked. It locks the others for a moment. If the database cannot leave out locked rows,
-// it returns none.
+// lockedRows returns those of the stock rows that another transaction holds locked. It locks the
+// others for a moment. If the database cannot skip locked rows, it returns none.
 func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []stock.SKU, err error) {
 	if !l.db.SkipsLocked() || len(skus) == 0 {
 		return nil, nil
@@ -313,8 +307,8 @@ func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []sto
 	return locked, err
 }
 
-// lockFree locks those of the stock rows that no other transaction holds locked, and
-// returns them in SKU order. It waits for none. locked has the SKUs of the others.
+// lockFree locks those of the stock rows that no other transaction holds locked, and returns them
+// in SKU order. It never waits. locked has the SKUs of the others.
 func lockFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (free []StockRow, locked []stock.SKU, err error) {
 	free, err = readRows(ctx, tx, skus, stockColumns, tx.SkipLocked())
 	if err != nil || len(free) == len(skus) {

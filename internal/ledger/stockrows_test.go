@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestSetMeetsAnotherCreation checks that Set answers stock.ErrRowChanged if another
-// caller creates the stock row after Set has not found it. SQLite runs one
-// transaction after the other, so this cannot happen there.
+// TestSetMeetsAnotherCreation checks that Set returns stock.ErrRowChanged if another caller creates
+// the stock row after Set did not find it. SQLite is left out, because it runs one transaction
+// after the other.
 func TestSetMeetsAnotherCreation(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {

@@ -52,7 +52,7 @@ func (l *Ledger) recordLater(ctx context.Context, t stock.Take) <-chan recorded 
 	return answer
 }
 
-// mustHave asserts that the ledger has the order with the times of the answer.
+// mustHave checks that the ledger has the order with the times of the answer.
 func (l *Ledger) mustHave(t *testing.T, r recorded) {
 	t.Helper()
 	o, err := l.Order(t.Context(), r.order.ID)
@@ -61,9 +61,9 @@ func (l *Ledger) mustHave(t *testing.T, r recorded) {
 	}
 }
 
-// TestRecord_TimesAfterTheWait checks that the payment window of an order begins when the
-// order's transaction does, and not while the order waits for its turn. An order whose
-// caller has given up meanwhile is not committed.
+// TestRecord_TimesAfterTheWait checks that the payment window of an order begins with the order's
+// transaction, and not while the order waits for its turn. An order whose caller has given up
+// meanwhile must not be committed.
 func TestRecord_TimesAfterTheWait(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -115,8 +115,8 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 	})
 }
 
-// TestRecord_GivenUp checks that the outcome of an order is unknown if its caller gives up
-// after its transaction has begun, and that the order has the times that are committed.
+// TestRecord_GivenUp checks that the outcome of an order is unknown if its caller gives up after
+// its transaction has begun. The order must have the committed times.
 func TestRecord_GivenUp(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -141,8 +141,8 @@ func TestRecord_GivenUp(t *testing.T) {
 	})
 }
 
-// TestRecord_TimesAfterALockWait checks that the times of an order with a short payment
-// window are later than its wait for the stock row. So is the end of a queued order's wait.
+// TestRecord_TimesAfterALockWait checks that the times of an order with a short payment window are
+// later than its wait for the stock row. The end of a queued order's wait must also be later.
 func TestRecord_TimesAfterALockWait(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
@@ -165,7 +165,7 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 				r      recorded
 				waited time.Time
 			)
-			testenv.Await(t, name+" is committed after a wait", func() bool { // it is refused as busy if this machine is slow
+			testenv.Await(t, name+" is committed after a wait", func() bool { // on a slow machine, the order may be refused as busy
 				unlock := storetest.LockRow(t, d.url, "a")
 				defer unlock()
 				answer := make(chan recorded, 1)
@@ -188,9 +188,9 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 	})
 }
 
-// lockWaits returns how many transactions on this test's database wait for the lock of a
-// stock row. MariaDB shows who waits for a lock only to those who ask seldom, so there it
-// is how many statements that lock stock rows have taken long.
+// lockWaits returns how many transactions on this test's database wait for the lock of a stock row.
+// MariaDB shows waits only if they are read rarely. There, lockWaits counts the statements for
+// locking stock rows that have taken long.
 func (d *database) lockWaits(t *testing.T) (n int) {
 	t.Helper()
 	query := "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

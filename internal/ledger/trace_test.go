@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
-// TestGroupTrace checks the spans of a group: it is a part of the first order that is
-// recorded, every order that is recorded is linked to it and it to the others, and each
-// try to commit it is a span that says how it failed, without the error's text.
+// TestGroupTrace checks the spans of a group. The group's span is a child in the first recorded
+// order's trace. Every recorded order is linked to it, and it to the others. Each try to commit is
+// a span that names its failure without the error's text.
 func TestGroupTrace(t *testing.T) {
 	t.Parallel()
 	sqlite := slices.DeleteFunc(slices.Clone(databases), func(d testenv.Database) bool { return d.Name != "SQLite" })

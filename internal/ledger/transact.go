@@ -26,7 +26,7 @@ func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ct
 		ctx, span := l.tracer.Start(ctx, "ledger.transaction")
 		defer func() {
 			if span.Recorded() {
-				if kind := kindOf(err); kind != "" { // otherwise do refused, or the database is away
+				if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
 					span.Fail(kind)
 				}
 			}

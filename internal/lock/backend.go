@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// Backend grants locks between processes. It is safe for concurrent use. The
-// Locker that New returns has at most one Acquire per name under way.
+// Backend grants locks between processes. It is safe for concurrent use. The Locker that New
+// returns runs at most one Acquire per name at a time.
 type Backend interface {
-	// Acquire takes the lock. If wait is true it waits until ctx ends, and then
-	// returns ctx's error. If wait is false it returns ErrHeld without waiting.
+	// Acquire takes the lock. If wait is true it waits until ctx ends, and then returns ctx's
+	// error. If wait is false it returns ErrHeld without waiting.
 	//
-	// If Acquire fails, it removes what its request may have left on the servers,
-	// as far as it can reach them. It does so even if ctx has ended.
+	// If Acquire fails, it removes what its request may have left on the servers, as far as it can
+	// reach them. It does so even if ctx has ended.
 	//
-	// The backend calls lost, with a reason that wraps ErrLost, when the grant can
-	// no longer be relied on. That can happen before Acquire returns. Only the
-	// first reason counts. The backend frees the lock then, or when the grant is
-	// released. It need not watch the time if it returns an ExpiringGrant.
+	// The backend calls lost, with a reason that wraps ErrLost, when the grant can no longer be
+	// relied on. That can happen before Acquire returns. Only the first reason counts. The backend
+	// frees the lock then, or when the grant is released. A backend that returns an ExpiringGrant
+	// need not watch the time.
 	Acquire(ctx context.Context, name string, wait bool, lost func(reason error)) (Grant, error)
 }
 
@@ -30,8 +30,8 @@ type Grant interface {
 	Release(ctx context.Context) error
 }
 
-// ExpiringGrant is a Grant with a lease that ends at a known time unless it is
-// renewed. At that time the lock is lost, whatever the backend is doing.
+// ExpiringGrant is a Grant with a lease that ends at a known time unless it is renewed. At that
+// time the lock is lost, even if the backend does not call lost.
 type ExpiringGrant interface {
 	Grant
 	// Until returns when the lease ends, at the earliest. It does not block. A
@@ -39,8 +39,8 @@ type ExpiringGrant interface {
 	Until() time.Time
 }
 
-// WatchedGrant is a Grant that the backend can watch on its servers, where an
-// administrator may delete it.
+// WatchedGrant is a Grant that the backend can watch on its servers. An administrator may delete
+// such a grant there.
 type WatchedGrant interface {
 	Grant
 	// Watch waits until the servers no longer have the grant, and returns the
@@ -57,9 +57,9 @@ type HandoverGrant interface {
 	HandOver(ctx context.Context, lost func(reason error)) (Grant, error)
 }
 
-// PipelinedGrant is a Grant of a backend that queues the waiters on its servers and
-// processes the requests of one process in order. The next waiter of the process
-// asks before the release has been answered, so that both requests travel together.
+// PipelinedGrant is a Grant of a backend that queues the waiters on its servers and processes the
+// requests of one process in order. The next waiter of the process sends its request before the
+// release has been answered, so that both share a round trip.
 type PipelinedGrant interface {
 	Grant
 	// StartRelease sends the request of Release. The returned function waits for

@@ -10,15 +10,14 @@ import (
 // Confirmer is a Lease that can ask the backend whether it is still held. The leases
 // of the Locker that New returns implement it.
 type Confirmer interface {
-	// Confirm asks the backend whether the lock is still held, and extends it. No
-	// other holder can be granted the lock before the returned time, unless the
-	// servers lose it, or the connection to the SQL server that holds it is closed. If
-	// the backend cannot ask its servers, Confirm returns the end of the lease as known
-	// in this process.
+	// Confirm asks the backend whether the lock is still held, and extends it. No other holder can
+	// be granted the lock before the returned time, unless the servers lose the lock, or the SQL
+	// connection that holds it is closed. If the backend cannot ask its servers, Confirm returns
+	// the end of the lease as known in this process.
 	//
-	// ErrLost means that the lock is no longer held, and the error tells the reason.
-	// errors.ErrUnsupported means that the backend cannot answer. After any other error
-	// the answer is unknown.
+	// ErrLost means that the lock is no longer held; the error contains the reason.
+	// errors.ErrUnsupported means that the backend cannot answer. After any other error the answer
+	// is unknown.
 	Confirm(ctx context.Context) (until time.Time, err error)
 }
 
@@ -29,7 +28,7 @@ type confirmedGrant interface {
 	Confirm(ctx context.Context) (until time.Time, err error)
 }
 
-// Confirm does what Confirmer says.
+// Confirm implements Confirmer.
 func (l *lease) Confirm(ctx context.Context) (until time.Time, err error) {
 	if err := context.Cause(l.ctx); err != nil {
 		return time.Time{}, confirmingError(l.hold.key.name, err)

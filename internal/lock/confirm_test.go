@@ -17,8 +17,7 @@ func (g confirmed) Confirm(context.Context) (time.Time, error) {
 	return g.Until().Add(time.Minute), g.err
 }
 
-// TestConfirm checks what confirms a lease: the backend, or the end of the lease that it
-// knows.
+// TestConfirm checks whether the backend confirms a lease, or the known end of the lease does.
 func TestConfirm(t *testing.T) {
 	t.Parallel()
 	expires := newExpiring(time.Hour)

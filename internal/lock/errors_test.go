@@ -12,10 +12,10 @@ import (
 
 var errBackend = errors.New("the backend has failed")
 
-// scripted is a backend whose requests do what the test says.
+// scripted is a backend whose requests run the functions of the test.
 type scripted struct {
 	asked   int
-	acquire func(ctx context.Context, wait bool, lost func(error)) (Grant, error) // nil: grants
+	acquire func(ctx context.Context, wait bool, lost func(error)) (Grant, error) // nil: the request is granted
 }
 
 func (b *scripted) Acquire(ctx context.Context, _ string, wait bool, lost func(error)) (Grant, error) {
@@ -26,13 +26,13 @@ func (b *scripted) Acquire(ctx context.Context, _ string, wait bool, lost func(e
 	return b.acquire(ctx, wait, lost)
 }
 
-// pastDeadline is a context that has not noticed yet that its deadline has passed.
+// pastDeadline is a context that has not yet noticed that its deadline has passed.
 type pastDeadline struct{ context.Context }
 
 func (pastDeadline) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
 
-// TestRefusals checks the error of each request that fails. Afterwards the next request
-// of the same owner is granted.
+// TestRefusals checks the error of each failed request. Afterwards the next request of the same
+// owner must be granted.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
@@ -75,8 +75,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestFailedAsItWasCancelled: the error of a client library that was cancelled may be its
-// own.
+// TestFailedAsItWasCancelled checks that Lock returns ctx's error, although a cancelled client
+// library may return its own.
 func TestFailedAsItWasCancelled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -139,7 +139,7 @@ func TestRefusedReader(t *testing.T) {
 	})
 }
 
-// TestWaitersOfAnOwner has requests of one owner while its first one has no answer yet.
+// TestWaitersOfAnOwner makes further requests of one owner while the first one has no answer yet.
 func TestWaitersOfAnOwner(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []error{nil, errBackend} {
@@ -184,8 +184,8 @@ func TestWaitersOfAnOwner(t *testing.T) {
 	}
 }
 
-// TestCancelledAsTheHoldIsGranted cancels a waiter for another request of its owner. That
-// one has been granted the lock, but has not returned.
+// TestCancelledAsTheHoldIsGranted cancels a waiter for another request of its owner. That request
+// has been granted the lock, but has not returned.
 func TestCancelledAsTheHoldIsGranted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,7 +213,7 @@ type refusesRelease struct{ localGrant }
 
 func (refusesRelease) Release(context.Context) error { return errBackend }
 
-// refusesPipelined is the same, pipelined.
+// refusesPipelined is a pipelined grant whose release fails.
 type refusesPipelined struct{ refusesRelease }
 
 func (g refusesPipelined) StartRelease() func(context.Context) error { return g.Release }
@@ -223,8 +223,8 @@ type refusesHandover struct{ localGrant }
 
 func (refusesHandover) HandOver(context.Context, func(error)) (Grant, error) { return nil, errBackend }
 
-// TestFailedUnlock checks what Unlock returns if the backend fails, with and without a
-// waiter. The next waiter is granted the lock all the same.
+// TestFailedUnlock checks what Unlock returns if the backend fails, with and without a waiter. The
+// next waiter must still be granted the lock.
 func TestFailedUnlock(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {
@@ -257,8 +257,8 @@ func TestFailedUnlock(t *testing.T) {
 	}
 }
 
-// TestFailedUnlockOfUnwantedHandover has a waiter give up while a grant is handed over to
-// it, and the release of that grant fail.
+// TestFailedUnlockOfUnwantedHandover makes a waiter give up while a grant is handed over to it, and
+// the release of that grant fail.
 func TestFailedUnlockOfUnwantedHandover(t *testing.T) {
 	t.Parallel()
 	b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverRefusing{g} })
@@ -291,7 +291,8 @@ func (g handsOverRefusing) HandOver(context.Context, func(error)) (Grant, error)
 	return refusesRelease{}, nil
 }
 
-// TestLossOfSharedLock loses a lock of which an owner has two leases. Each Unlock says so.
+// TestLossOfSharedLock loses a lock on which one owner has two leases. Each Unlock must report the
+// loss.
 func TestLossOfSharedLock(t *testing.T) {
 	t.Parallel()
 	b := newFakeBackend(func(g *fakeGrant) Grant { return g })
@@ -320,8 +321,8 @@ func (slowRelease) Release(context.Context) error {
 	return nil
 }
 
-// TestWatchEndsWithUnlock unlocks a watched grant whose release is slow. That the watch
-// ends must not let the next waiter ask the backend before the release.
+// TestWatchEndsWithUnlock unlocks a watched grant whose release is slow. The end of the watch must
+// not let the next waiter ask the backend before the release.
 func TestWatchEndsWithUnlock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,7 +353,7 @@ type dialed struct {
 
 func (g dialed) Connection() (syscall.RawConn, error) { return g.conn, g.err }
 
-// TestConnection checks what a lease returns as its connection.
+// TestConnection checks the connection of a lease.
 func TestConnection(t *testing.T) {
 	t.Parallel()
 	conn, err := new(net.IPConn).SyscallConn()

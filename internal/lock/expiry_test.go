@@ -28,7 +28,7 @@ func (g *expiring) renew(until time.Time) {
 	g.until = until
 }
 
-// expiringHandsOver is an expiring grant that hands over another.
+// expiringHandsOver is an expiring grant that hands over another one.
 type expiringHandsOver struct {
 	*expiring
 	next Grant
@@ -36,7 +36,7 @@ type expiringHandsOver struct {
 
 func (g expiringHandsOver) HandOver(context.Context, func(error)) (Grant, error) { return g.next, nil }
 
-// grantsInTurn grants these, and never reports a loss.
+// grantsInTurn returns these grants in turn, and never reports a loss.
 type grantsInTurn chan Grant
 
 func (b grantsInTurn) Acquire(context.Context, string, bool, func(error)) (Grant, error) {
@@ -60,7 +60,7 @@ func mustEndAfter(t *testing.T, lease Lease, after time.Duration, reason error) 
 	}
 }
 
-// TestLeaseExpires lets leases end while the backend does nothing at all.
+// TestLeaseExpires ends leases while the backend does nothing.
 func TestLeaseExpires(t *testing.T) {
 	t.Parallel()
 	t.Run("never renewed", func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestLeaseExpires(t *testing.T) {
 			waiter := make(chan Lease, 1)
 			go func() { waiter <- mustLock(t, l, "a") }()
 			mustEndAfter(t, lease, 2*time.Second, ErrExpired)
-			mustUnlock(t, <-waiter) // the backend may grant the lock to the next
+			mustUnlock(t, <-waiter) // the backend may now grant the lock to the next waiter
 			if err := lease.Unlock(t.Context()); !errors.Is(err, ErrExpired) {
 				t.Errorf("Unlock: %v, want %v", err, ErrExpired)
 			}
@@ -141,7 +141,7 @@ func TestFirstReasonCounts(t *testing.T) {
 	}
 }
 
-// watched is a grant whose Watch returns when the test says so.
+// watched is a grant whose Watch returns when the test closes a channel.
 type watched struct {
 	Grant
 	began chan struct{}
@@ -158,7 +158,7 @@ func (g watched) Watch(ctx context.Context) error {
 	}
 }
 
-// TestGrantIsWatched checks when a grant is watched, and what its end does.
+// TestGrantIsWatched checks when a grant is watched, and what the end of the watch does.
 func TestGrantIsWatched(t *testing.T) {
 	t.Parallel()
 	hold := func(t *testing.T) (Lease, watched) {
@@ -182,7 +182,7 @@ func TestGrantIsWatched(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			lease, g := hold(t)
 			<-g.began
-			mustUnlock(t, lease) // the bubble's goroutines must end, so Watch's context does
+			mustUnlock(t, lease) // the bubble's goroutines must end, so Watch's context must end
 		})
 	})
 	t.Run("unlocked before", func(t *testing.T) {

@@ -14,9 +14,8 @@ const (
 	maxHandoverTime = 10 * time.Millisecond
 )
 
-// handOver ends the grant in favour of the next waiter of the process. If there
-// is no such waiter, or the grant must be released instead, it does nothing and
-// returns false.
+// handOver passes the grant to the next waiter of the process. It does nothing and returns false if
+// there is no waiter, or if the grant must be released instead.
 func (h *hold) handOver(ctx context.Context) (done bool, err error) {
 	next := h.locker.queue.nextWaiter(h.key.name)
 	if next == nil {
@@ -29,7 +28,7 @@ func (h *hold) handOver(ctx context.Context) (done bool, err error) {
 	return true, h.handOverGrant(ctx, g, next)
 }
 
-// handOverGrant gives the waiter the lock itself.
+// handOverGrant passes the lock itself to the waiter.
 func (h *hold) handOverGrant(ctx context.Context, g HandoverGrant, next *waiter) error {
 	var loss handoverLoss
 	grant, err := g.HandOver(ctx, loss.lose)
@@ -46,7 +45,7 @@ func (h *hold) handOverGrant(ctx context.Context, g HandoverGrant, next *waiter)
 	return err
 }
 
-// receive records the grant that the hold before has handed over.
+// receive records the grant that the previous hold has handed over.
 func (h *hold) receive(grant Grant, before *hold) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +58,7 @@ func (h *hold) receive(grant Grant, before *hold) {
 // nothing. It never blocks, because a grant's Release may wait for it.
 type handoverLoss struct {
 	mu     sync.Mutex
-	reason error // nil: not lost
+	reason error // nil: the grant is not lost
 	hold   *hold // nil: no hold has received the grant yet
 }
 

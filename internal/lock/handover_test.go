@@ -63,8 +63,8 @@ func (g handsOver) HandOver(_ context.Context, lost func(error)) (Grant, error) 
 
 func handsOverItself(g *fakeGrant) Grant { return handsOver{g} }
 
-// mustLockAnew locks a name. The time that the process may keep the lock to itself does not
-// pass meanwhile, however slow the machine is.
+// mustLockAnew locks a name. The bounded time in which the process may keep the lock does not pass
+// meanwhile, even on a slow machine.
 func mustLockAnew(t *testing.T, l *locker, name string) Lease {
 	t.Helper()
 	held := mustLock(t, l, name)
@@ -72,8 +72,8 @@ func mustLockAnew(t *testing.T, l *locker, name string) Lease {
 	return held
 }
 
-// TestHandover lets one event happen in the middle of a handover. The next waiter
-// must get what is handed over, or it must be released.
+// TestHandover lets one event happen in the middle of a handover. Either the next waiter gets the
+// grant that is handed over, or the grant must be released.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	type waiter struct {
@@ -83,8 +83,8 @@ func TestHandover(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		meanwhile func(t *testing.T, holder *fakeGrant, w waiter)
-		granted   bool  // the waiter gets what is handed over
-		released  int64 // grants released when the handover has ended
+		granted   bool  // the waiter gets the grant that is handed over
+		released  int64 // number of grants released when the handover has ended
 	}{
 		{"waiter stays", func(*testing.T, *fakeGrant, waiter) {}, true, 0},
 		{"waiter gives up", func(_ *testing.T, _ *fakeGrant, w waiter) {
@@ -135,8 +135,8 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestLeaseLostAfterHandover loses the holder's lease at the moment at which its
-// turn has been given to the next waiter. The waiter must keep the turn.
+// TestLeaseLostAfterHandover loses the holder's lease just after its turn has been given to the
+// next waiter. The waiter must keep the turn.
 func TestLeaseLostAfterHandover(t *testing.T) {
 	t.Parallel()
 	b := newFakeBackend(handsOverItself)
@@ -149,7 +149,7 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 	waitForWaiters(t, l, "a", 1)
 
 	next := l.queue.nextWaiter("a").hold
-	next.mu.Lock() // stops the handover while it has the queue locked
+	next.mu.Lock() // stops the handover while the handover has the queue locked
 	unlocked := make(chan struct{})
 	go func() {
 		defer close(unlocked)
@@ -189,8 +189,8 @@ func (h *hold) isLost() bool {
 	return h.lost != nil
 }
 
-// TestHandoverTooLate loses a grant that was handed over for a waiter that has
-// acquired the lock by itself meanwhile. The waiter's own lease must not end.
+// TestHandoverTooLate loses a grant that was handed over to a waiter that has acquired the lock by
+// itself meanwhile. The waiter's own lease must not end.
 func TestHandoverTooLate(t *testing.T) {
 	t.Parallel()
 	b := newFakeBackend(handsOverItself)
@@ -218,7 +218,7 @@ func TestHandoverTooLate(t *testing.T) {
 	mustUnlock(t, second)
 }
 
-// pipelined is a grant whose release is answered when the test lets it proceed.
+// pipelined is a grant whose release is answered when the test allows it.
 type pipelined struct{ *fakeGrant }
 
 func (g pipelined) StartRelease() (wait func(context.Context) error) {
@@ -228,8 +228,8 @@ func (g pipelined) StartRelease() (wait func(context.Context) error) {
 	}
 }
 
-// TestNextWaiterAsksDuringRelease holds back the answer to a pipelined release. The
-// next waiter must ask the backend meanwhile.
+// TestNextWaiterAsksDuringRelease delays the answer to a pipelined release. The next waiter must
+// ask the backend meanwhile.
 func TestNextWaiterAsksDuringRelease(t *testing.T) {
 	t.Parallel()
 	b := newFakeBackend(nil)
@@ -288,8 +288,8 @@ func (g handsOverLosing) HandOver(_ context.Context, lost func(error)) (Grant, e
 	return losesOnRelease{&fakeGrant{g.backend, lost}}, nil
 }
 
-// TestUnwantedHandoverLost loses a grant while it is released because its waiter
-// has given up. The lost callback must not block, or Release never returns.
+// TestUnwantedHandoverLost loses a grant while it is released because its waiter has given up. The
+// lost callback must not block, because Release would then never return.
 func TestUnwantedHandoverLost(t *testing.T) {
 	t.Parallel()
 	b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverLosing{g} })

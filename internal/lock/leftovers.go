@@ -11,12 +11,12 @@ const (
 	// maxLeftovers is how many locks may wait to be freed. Further ones end with their
 	// leases.
 	maxLeftovers = 1024
-	// leftoverPause is the pause after the servers have not answered.
+	// leftoverPause is the pause after servers did not answer.
 	leftoverPause = 200 * time.Millisecond
 )
 
-// Leftovers frees what failed requests have left on the servers of a backend, once the
-// servers answer again. Otherwise a lock that nobody holds would be refused to all until
+// Leftovers removes locks that failed requests have left on the servers of a backend, once the
+// servers answer again. Otherwise such a lock, which nobody holds, would be refused to all until
 // its lease ends. The zero value is ready to use. It is safe for concurrent use.
 type Leftovers struct {
 	mu      sync.Mutex
@@ -29,15 +29,14 @@ type Leftovers struct {
 type leftover struct {
 	until  time.Time
 	free   func(ctx context.Context) (found bool, err error)
-	absent bool // free has found nothing once
+	absent bool // free has once found nothing to remove
 }
 
-// Add calls free, beside the caller, until it has found and removed the leftover, the
-// leftover ends by itself at the time until, or Close is called. It makes one call at a
-// time, each bounded to 3 s.
+// Add calls free in the background until it has removed the leftover, the leftover ends by itself
+// at the time until, or Close is called. It makes one call at a time, each bounded to 3 s.
 //
-// If free finds nothing, it is called once more: the requests that a frozen server has
-// received run when it goes on, in any order.
+// If free finds nothing, it is called once more, because a frozen server that resumes runs the
+// requests it has received in any order.
 func (l *Leftovers) Add(until time.Time, free func(ctx context.Context) (found bool, err error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +77,7 @@ func (l *Leftovers) run(ctx context.Context) {
 		next.absent = err == nil
 		l.mu.Lock()
 		if !l.closed {
-			l.pending = append(l.pending, next) // the others may be on a server that answers
+			l.pending = append(l.pending, next) // the other leftovers may be on a server that answers
 		}
 		l.mu.Unlock()
 		select {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestLeftovers checks when a leftover is no longer asked for.
+// TestLeftovers checks when free is no longer called for a leftover.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	type answer struct {
@@ -29,7 +29,7 @@ func TestLeftovers(t *testing.T) {
 				calls := 0
 				l.Add(time.Now().Add(time.Minute), func(context.Context) (bool, error) {
 					calls++
-					return answers[calls-1].found, answers[calls-1].err // panics if it is called too often
+					return answers[calls-1].found, answers[calls-1].err // panics if free is called too often
 				})
 				l.running.Wait()
 				if calls != len(answers) {
@@ -40,8 +40,8 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// TestLeftoversEnd checks that a leftover that has ended by itself, and one that is added
-// after Close, is not asked for, and that Close ends the call under way.
+// TestLeftoversEnd checks that free is not called for a leftover that has ended, or that is added
+// after Close. Close must end the call under way.
 func TestLeftoversEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

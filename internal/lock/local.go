@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// Local locks within one process. It excludes nothing between two instances: it
-// is the mutex of the broken strategy `mutex`.
+// Local locks within one process. It does not exclude other instances: it is the mutex of the
+// broken strategy `mutex`.
 //
-// Its leases are never lost, and its only errors are ErrHeld and those of the
-// context.
+// Its leases are never lost, and its only errors are ErrHeld and those of the context.
 type Local struct{ *locker }
 
 // ReadWriter is a Locker whose locks can be shared by readers.
@@ -57,11 +56,10 @@ func (g readGrant) Release(context.Context) error {
 	return nil
 }
 
-// counter grants every request: the Locker's queue alone excludes. It has one
-// counter for all names, so that a name's tokens keep rising even if no state is
-// kept for the name. Tokens are not below the clock in microseconds, so that they
-// also keep rising after a restart and a fence that outlived the process accepts
-// them.
+// counter grants every request: only the Locker's queue excludes. It has one counter for all names,
+// so that a name's tokens keep rising even if no state is kept for the name. Tokens are at least
+// the clock in microseconds. So they keep rising after a restart, and a fence that has outlived the
+// process accepts them.
 type counter struct {
 	mu   sync.Mutex
 	last uint64
@@ -74,7 +72,7 @@ func (c *counter) Acquire(context.Context, string, bool, func(error)) (Grant, er
 	return localGrant(c.last), nil
 }
 
-// localGrant is the grant's token.
+// localGrant is a grant with its token.
 type localGrant uint64
 
 func (g localGrant) Token() uint64 { return uint64(g) }

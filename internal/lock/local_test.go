@@ -25,8 +25,7 @@ func waitForWaiters(t *testing.T, l *locker, name string, n int) {
 	})
 }
 
-// mustLock and mustUnlock are those of locktest, which this package cannot
-// import.
+// mustLock and mustUnlock are copies of those of locktest, which this package cannot import.
 func mustLock(t *testing.T, l Locker, name string) Lease {
 	t.Helper()
 	lease, err := l.Lock(t.Context(), name)
@@ -94,8 +93,8 @@ func TestLocalKeepsNoStateOfUnusedNames(t *testing.T) {
 	mustBeEmpty(t, l.locker)
 }
 
-// TestLocalCancelDuringUnlock cancels a waiter while the lock is unlocked. Either
-// can come first; in both cases the lock must be free afterwards.
+// TestLocalCancelDuringUnlock cancels a waiter while the lock is unlocked. Either may happen first.
+// In both cases the lock must be free afterwards.
 func TestLocalCancelDuringUnlock(t *testing.T) {
 	t.Parallel()
 	l := NewLocal()

@@ -1,12 +1,10 @@
-// Package lock provides mutual exclusion by name. A lock only advises: a holder
-// can outlive its lease without noticing. A holder that must not do so passes its
-// fencing token to the place where the protected data is read and written, and
-// the fence there refuses stale tokens.
+// Package lock provides mutual exclusion by name. A lock only advises: a holder can outlive its
+// lease without noticing. A holder that must not do so passes its fencing token to the place where
+// the protected data is read and written, and the fence there refuses stale tokens.
 //
-// [New] makes a Locker of a [Backend]. The Locker does everything that happens
-// inside the process: it queues waiters, counts re-entries and ends leases. The
-// subpackages implement backends over servers; [Local] needs no server. Package
-// locktest lists what each backend promises, and checks it.
+// [New] makes a Locker of a [Backend]. The Locker does the work inside the process: it queues
+// waiters, counts re-entries and ends leases. The subpackages implement backends over servers;
+// [Local] needs no server. Package locktest lists what each backend promises, and checks it.
 package lock
 
 import (
@@ -44,24 +42,22 @@ var (
 // configured otherwise.
 const DefaultLease = 30 * time.Second
 
-// Locker grants locks by name. It grants each name to one holder at a time, as
-// far as its backend can promise that. It refuses invalid names, see CheckName. It
-// is safe for concurrent use.
+// Locker grants locks by name. It grants each name to one holder at a time, within the promises of
+// its backend. It refuses invalid names, see CheckName. It is safe for concurrent use.
 //
-// Locks are reentrant by owner: while an owner (see WithOwner) holds a lock,
-// another request on a context with the same owner is granted at once. Requests
-// without an owner are not reentrant: a holder that asks again waits for itself.
+// Locks are reentrant by owner: while an owner (see WithOwner) holds a lock, another request on a
+// context with the same owner is granted at once. Requests without an owner are not reentrant: a
+// holder that requests its lock again waits for itself.
 //
-// Waiters of one process are granted a lock in the order in which they asked.
-// Only the first of them asks the backend.
+// Waiters of one process get a lock in the order of their requests. Only the first of them sends a
+// request to the backend.
 //
-// After an error other than ErrHeld, ErrName and ctx's error it is unknown whether the
-// backend granted the lock. In that case the backend frees the lock within its
-// lease.
+// After an error other than ErrHeld, ErrName and ctx's error it is unknown whether the backend
+// granted the lock. In that case the backend frees the lock within its lease.
 type Locker interface {
-	// Lock waits for the lock until ctx ends, and then returns ctx's error and
-	// leaves no request behind. It grants nothing if ctx has already ended when
-	// Lock is called. ctx bounds the wait, not the lease.
+	// Lock waits for the lock until ctx ends. It then returns ctx's error and leaves no request
+	// behind. If ctx has already ended when Lock is called, Lock returns its error. ctx bounds the
+	// wait, not the lease.
 	Lock(ctx context.Context, name string) (Lease, error)
 
 	// TryLock takes the lock if it is free. Otherwise it returns ErrHeld without
@@ -72,9 +68,9 @@ type Locker interface {
 // Lease is a held lock. It must be unlocked even after it was lost: some backends free
 // the lock only then. It is safe for concurrent use.
 type Lease interface {
-	// Context returns a context with the values of the context that was passed
-	// to Lock, but not with its end: it ends when the lease ends. Its cause wraps
-	// ErrLost, and tells the reason, if the lease was lost rather than unlocked.
+	// Context returns a context with the values of the context that was passed to Lock, but not
+	// with its end: it ends when the lease ends. If the lease was lost, the cause wraps ErrLost and
+	// tells the reason.
 	Context() context.Context
 
 	// Token returns the fencing token: a number that rises with every grant of

@@ -20,7 +20,7 @@ type locker struct {
 	queue   queue
 
 	mu    sync.Mutex
-	holds map[holdKey]*hold // of owners: acquired, or being acquired
+	holds map[holdKey]*hold // holds of owners: acquired, or being acquired
 }
 
 type holdKey struct{ owner, name string }
@@ -56,7 +56,7 @@ func (l *locker) lock(ctx context.Context, name string, wait bool) (Lease, error
 		if lease := h.lease(ctx); lease != nil {
 			return lease, nil
 		}
-		// The owner's hold ended meanwhile, or its request failed: ask again.
+		// The owner's hold has ended, or its request failed: request the lock again.
 	}
 }
 
@@ -84,19 +84,19 @@ type hold struct {
 
 	mu        sync.Mutex
 	grant     Grant       // nil: not acquired
-	lost      error       // why the lock was lost; nil: it was not
-	expiry    *time.Timer // of an ExpiringGrant, otherwise nil
-	watch     *time.Timer // of a WatchedGrant, otherwise nil
-	unwatch   func()      // ends the watch; nil: it has not begun
-	ended     bool        // lost, or the last lease was unlocked
+	lost      error       // why the lock was lost; nil: the lock was not lost
+	expiry    *time.Timer // timer of an ExpiringGrant, otherwise nil
+	watch     *time.Timer // timer of a WatchedGrant, otherwise nil
+	unwatch   func()      // ends the watch; nil: the watch has not begun
+	ended     bool        // the lock was lost, or the last lease was unlocked
 	leased    bool        // lease has returned a lease
 	handovers int         // how many times in a row the lock was handed over within the process
 	since     time.Time
 	leases    map[*lease]bool
 }
 
-// awaitDecision waits until another goroutine of the owner has acquired the hold,
-// or has failed to.
+// awaitDecision waits until another goroutine of the owner has acquired the hold or failed to
+// acquire it.
 func (h *hold) awaitDecision(ctx context.Context, wait bool) error {
 	if !wait {
 		select {
@@ -138,7 +138,7 @@ func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
 	if err != nil {
 		h.leaveQueue()
 		if ctxErr := contextError(ctx); ctxErr != nil && !errors.Is(err, ErrHeld) {
-			return ctxErr // a client library may have wrapped or replaced it
+			return ctxErr // a client library may have wrapped or replaced ctx's error
 		}
 		return err
 	}
@@ -148,8 +148,8 @@ func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
 	return nil
 }
 
-// setGrant gives h the grant, which the process has had since then. The caller
-// holds h.mu.
+// setGrant gives h the grant, which the process has had since the given time. The caller holds
+// h.mu.
 func (h *hold) setGrant(g Grant, since time.Time) {
 	h.grant, h.since = g, since
 	if g, ok := g.(ExpiringGrant); ok && !h.ended {
@@ -160,8 +160,8 @@ func (h *hold) setGrant(g Grant, since time.Time) {
 	}
 }
 
-// contextError returns ctx's error. It also checks the deadline itself: a
-// connection deadline that was taken from ctx can pass a moment before ctx ends.
+// contextError returns ctx's error. It also checks the deadline itself: a connection deadline taken
+// from ctx can pass a moment before ctx ends.
 func contextError(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		return context.DeadlineExceeded
@@ -169,7 +169,7 @@ func contextError(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// hasReceived reports whether the hold before has handed its grant over.
+// hasReceived reports whether the previous hold has handed its grant over.
 func (h *hold) hasReceived() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// watchDelay is how long a lock must be held before its grant is watched. Locks that
-// are held for less cost their servers no watch.
+// watchDelay is how long a lock must be held before its grant is watched. The servers need no watch
+// for locks that are held for less.
 const watchDelay = 250 * time.Millisecond
 
 // watchGrant ends the leases when the servers no longer have the grant.
@@ -40,7 +40,7 @@ func (h *hold) expire(g ExpiringGrant) {
 	}
 }
 
-// lose ends all leases, with the first reason that it is called with.
+// lose ends all leases. The reason of its first call counts.
 func (h *hold) lose(reason error) {
 	h.mu.Lock()
 	if h.lost == nil {

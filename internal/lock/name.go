@@ -40,7 +40,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// faultOfName returns what is wrong with the name, or an empty string.
+// faultOfName says why the name is invalid. It returns an empty string for a valid name.
 func faultOfName(name string) string {
 	switch {
 	case name == "":

@@ -48,7 +48,7 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
-// TestInvalidNamesAreRefused checks that the backend sees no invalid name.
+// TestInvalidNamesAreRefused checks that the backend gets no invalid name.
 func TestInvalidNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	l := NewLocal()

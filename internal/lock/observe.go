@@ -7,35 +7,35 @@ import (
 	"time"
 )
 
-// What says what happened to a lock.
+// What is the kind of an event.
 type What string
 
 const (
-	// Granted: a request was granted, after Event.Took.
+	// Granted means that a request was granted, after Event.Took.
 	Granted What = "granted"
-	// Refused: a request failed after Event.Took, with Event.Err.
+	// Refused means that a request failed after Event.Took, with Event.Err.
 	Refused What = "refused"
-	// Released: a lease was unlocked, Event.Took after its grant. Event.Err is
-	// Unlock's error, if any.
+	// Released means that a lease was unlocked, Event.Took after its grant. Event.Err is Unlock's
+	// error, if any.
 	Released What = "released"
-	// Lost: a lease was lost, Event.Took after its grant. Event.Err wraps ErrLost
-	// and tells the reason.
+	// Lost means that a lease was lost, Event.Took after its grant. Event.Err wraps ErrLost and
+	// tells the reason.
 	Lost What = "lost"
 )
 
 // Event is something that happened to a lock.
 type Event struct {
-	Backend string // as --lock names it
-	Name    string // of the lock
+	Backend string // the backend's name, as in --lock
+	Name    string // name of the lock
 	What    What
 	Took    time.Duration
 	Err     error
 }
 
-// Observed returns a Locker that does what l does and reports each event to
-// observe. Every request is reported as Granted or Refused, and every lease that it
-// grants as Released or Lost, once. A re-entry counts as a grant of its own. observe
-// may be called by several goroutines at once and must not block.
+// Observed returns a Locker that passes requests on to l and reports each event to observe. Every
+// request is reported once as Granted or Refused, and every granted lease once as Released or Lost.
+// A re-entry counts as a separate grant. observe may be called by several goroutines at once and
+// must not block.
 func Observed(l Locker, backend string, observe func(Event)) Locker {
 	return observed{l, backend, observe}
 }

@@ -58,13 +58,13 @@ func TestObserved(t *testing.T) {
 	})
 }
 
-// brokenRelease is a grant that is gone when it is released.
+// brokenRelease is a grant that is lost when it is released.
 type brokenRelease struct{ localGrant }
 
 func (brokenRelease) Release(context.Context) error { return ErrDeleted }
 
-// TestObserved_LossFoundByUnlock: the holder learns only from Unlock that its lock
-// was lost.
+// TestObserved_LossFoundByUnlock checks the event if the holder learns only from Unlock that its
+// lock was lost.
 func TestObserved_LossFoundByUnlock(t *testing.T) {
 	t.Parallel()
 	b := make(grantsInTurn, 1)

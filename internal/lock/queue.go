@@ -6,20 +6,19 @@ import (
 	"sync"
 )
 
-// queue gives the turn for a name to one hold at a time, or to several callers
-// that share it, in the order in which they asked. It keeps no state for a name
-// without holders and waiters. A waiter costs no goroutine but the caller's own.
-// The zero value is ready to use.
+// queue gives the turn for a name to one hold at a time, or to several callers that share it, in
+// the order of their requests. It keeps no state for a name without holders and waiters. A waiter
+// needs no extra goroutine. The zero value is ready to use.
 type queue struct {
 	mu    sync.Mutex
 	lines map[string]*line
 }
 
-// line holds the callers that have the turn for one name, and those that wait.
+// line holds the callers that have the turn for one name, and the callers that wait for it.
 type line struct {
-	turn    *hold // has the turn alone; nil: none
+	turn    *hold // the hold that has the turn alone, or nil
 	sharers int
-	waiting list.List // of *waiter
+	waiting list.List // list of *waiter
 }
 
 // waiter is one caller that waits. The queue's mutex guards entered.
@@ -86,11 +85,11 @@ func (q *queue) enter(ctx context.Context, name string, h *hold) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.entered { // it got the turn just before ctx ended
+	if w.entered { // the caller got the turn just before ctx ended
 		return nil
 	}
 	l.waiting.Remove(element)
-	q.advance(name, l) // sharers may have waited behind it
+	q.advance(name, l) // callers that share the turn may have waited behind the caller
 	return ctx.Err()
 }
 
@@ -107,9 +106,8 @@ func (q *queue) nextWaiter(name string) *waiter {
 	return nil
 }
 
-// handOver gives h's turn to w, after it has called give. It returns false, and
-// does nothing, if h no longer has the turn, as after a lost lease, or if w has
-// given up.
+// handOver gives h's turn to w, after it has called give. It does nothing and returns false if h no
+// longer has the turn, for example after a lost lease, or if w has given up.
 func (q *queue) handOver(name string, h *hold, w *waiter, give func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -126,8 +124,8 @@ func (q *queue) handOver(name string, h *hold, w *waiter, give func()) bool {
 	return true
 }
 
-// leave ends the turn that enter or tryEnter gave. It does nothing if h no longer
-// has the turn: it has left before, or has handed the turn over.
+// leave ends the turn that enter or tryEnter gave. It does nothing if h no longer has the turn,
+// because h has left before or has handed the turn over.
 func (q *queue) leave(name string, h *hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -44,14 +44,14 @@ type tracker struct {
 	interval time.Duration
 
 	mu     sync.Mutex
-	open   map[string]*outage // by message
+	open   map[string]*outage // open outages by message
 	closed bool
 }
 
 // outage is one kind of failure that has not ended.
 type outage struct {
 	to         slog.Handler // writes the summaries
-	since      time.Time    // of the first record
+	since      time.Time    // time of the first record
 	last       slog.Record
 	total      int
 	unreported int // records since the last summary
@@ -123,7 +123,7 @@ func (t *tracker) report(message string, o *outage) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.open[message] != o: // Close came first
+	case t.open[message] != o: // Close has ended the outage already
 	case o.unreported == 0:
 		t.end(message, o)
 	default:

@@ -70,8 +70,8 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestKinds checks that each kind is counted on its own, and that records which
-// are no warnings with an error are not counted.
+// TestKinds checks that each kind is counted separately, and that other records than warnings with
+// an error are not counted.
 func TestKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, h, lines := newLog(t)

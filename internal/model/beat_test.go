@@ -6,33 +6,33 @@ import (
 	"testing"
 )
 
-// This file models how the service notices that the database was restored from a
-// backup while Redis went on. Every instance polls the ledger, in three steps:
+// This file models how the service notices that the database was restored from a backup while Redis
+// kept running. Every instance polls the ledger, in three steps:
 //
 //  1. It reads the beat that Redis holds.
 //  2. In one transaction, it checks that the ledger contains this beat and adds a
 //     new beat of its own.
 //  3. After the commit, it writes its own beat to Redis.
 //
-// A beat in Redis that is missing in the ledger was committed and then lost: the
-// database was restored.
+// A beat in Redis that is missing in the ledger was committed and then lost: the database was
+// restored.
 
 const (
 	maxBeats   = 6
 	maxPollers = 2
 )
 
-// pollRules are the rules of a poll. Each field leaves one of them out.
+// pollRules are the rules of a poll. Each field disables one of them.
 type pollRules struct {
 	reusedBeats  bool // a new beat is the ledger's highest plus one, so a lost beat can return; the rule: no beat is used twice
-	readsLate    bool // the poll reads Redis after the transaction; the rule: before it
-	writesAlways bool // the poll overwrites any beat in Redis; the rule: only the beat that it has read
+	readsLate    bool // the poll reads Redis after the transaction; the rule: it reads before
+	writesAlways bool // the poll overwrites any beat in Redis; the rule: it overwrites only the beat that it has read
 }
 
 // poll is the state of an instance's poll.
 type poll struct {
-	step uint8 // steps done
-	read uint8 // the beat that Redis held
+	step uint8 // number of completed steps
+	read uint8 // the beat that the poll read from Redis
 	own  uint8 // the beat that the poll has committed
 }
 
@@ -40,7 +40,7 @@ type poll struct {
 type stores struct {
 	ledger   uint8 // a bit for each beat; beat 0 is always there
 	backup   uint8 // a bit for each beat
-	redis    uint8 // the beat that Redis holds
+	redis    uint8 // the beat in Redis
 	last     uint8 // the last beat that any poll has made
 	restored bool
 	// unnoticed means that the restored ledger lacks the beat in Redis and that no
@@ -50,7 +50,7 @@ type stores struct {
 	pollers   [maxPollers]poll
 }
 
-// steps emits the states that can follow.
+// steps yields the states that can follow.
 func (r pollRules) steps(from stores, emit func(step[stores])) {
 	do := func(what string, n int, change func(s *stores)) {
 		s := from

@@ -9,20 +9,19 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// This file models the generation (docs/decisions/0036-generation.md): one SKU,
-// one Redis, one ledger, guard off.
+// This file models the generation (docs/decisions/0036-generation.md): one SKU, one Redis, one
+// ledger, guard off.
 //
-// The model has no instances. An instance only acts through its generation and the
-// commands that it sends under it, and both can be arbitrarily old. So every
-// generation that was ever raised keeps acting, however many are raised after it.
-// This covers any number of instances, with any layout, started in any order,
-// paused, killed, or late with any command.
+// The model has no instances. An instance acts only through its generation and the commands that it
+// sends under it, and both can be arbitrarily old. So every generation that was ever raised keeps
+// acting, even after later ones were raised. This covers any number of instances, with any layout,
+// started in any order, paused, killed, or late with any command.
 
 // Bounds of all searches. A protocol has further ones.
 const (
 	maxGeneration = 4
 	maxTakes      = 3
-	maxRefills    = 2 // of each generation, if old epochs are kept
+	maxRefills    = 2 // refills of each generation, if old epochs are kept
 )
 
 // perGeneration is the number of epochs of a generation. An epoch is
@@ -83,8 +82,8 @@ const (
 
 type take struct {
 	status   status
-	epoch    epoch // of the count when the take was made
-	recorded bool  // Redis has a record of it in flight
+	epoch    epoch // epoch of the count when the take was made
+	recorded bool  // Redis has an in-flight record of the take
 	saved    bool  // the snapshot has that record
 }
 
@@ -94,15 +93,14 @@ type count struct {
 	available int8
 }
 
-// state is the state of the whole system. The generation's layout is the one in
-// the ledger. The layouts of earlier generations are kept because those
-// generations keep acting.
+// state is the state of the whole system. The generation's layout is the one in the ledger. The
+// layouts of earlier generations are kept, because those generations keep acting.
 type state struct {
 	total int8
 
 	generation uint8
 	layouts    [maxGeneration + 1]layout
-	row        epoch // of the stock row
+	row        epoch // epoch of the stock row
 	takes      [maxTakes]take
 
 	count    count
@@ -110,8 +108,8 @@ type state struct {
 	snapshot count // the count with which Redis restarts
 	restarts uint8
 
-	loads  uint8    // the generations whose scripts are on their way to Redis
-	fills  [2]count // on their way to Redis; each may arrive late, twice, or never
+	loads  uint8    // the generations whose scripts are being sent to Redis
+	fills  [2]count // fills under way to Redis; each may arrive late, twice, or never
 	read   count    // the count that the holder of the lock has read; epoch 0: the lock is free
 	holder uint8    // the generation of that holder
 }
@@ -131,8 +129,8 @@ func (s *state) rowAvailable() int8 {
 	return n
 }
 
-// canonical makes states equal if their difference does not matter: it concerns
-// only the order of takes or fills, or something that has no effect any more.
+// canonical makes states equal if their difference does not matter. Such differences are the order
+// of takes or fills, and data that has no effect any more.
 func (p protocol) canonical(s state) state {
 	if p.refusesOldEpochs() && !keepOldEpochs {
 		s.dropOldEpochs()
@@ -154,7 +152,7 @@ func (p protocol) canonical(s state) state {
 	return s
 }
 
-// refusesOldEpochs reports whether everything of an epoch older than the row's has
+// refusesOldEpochs reports whether takes, fills and records of an epoch older than the row's have
 // no effect.
 func (p protocol) refusesOldEpochs() bool {
 	switch p.without {
@@ -164,10 +162,10 @@ func (p protocol) refusesOldEpochs() bool {
 	return true
 }
 
-// dropOldEpochs drops everything of an epoch older than the row's. The ledger
-// refuses it, and the row's epoch only rises. All remaining epochs equal the row's,
-// so dropOldEpochs replaces them by the first epoch of the generation. That makes
-// the number of refills unbounded.
+// dropOldEpochs drops takes, fills and records of an epoch older than the row's. The ledger refuses
+// an older epoch, and the row's epoch only rises. All remaining epochs equal the row's, so
+// dropOldEpochs replaces them by the first epoch of the generation. That makes the number of
+// refills unbounded.
 func (s *state) dropOldEpochs() {
 	row := s.row
 	if row != 0 {
@@ -197,7 +195,7 @@ func (s *state) dropOldEpochs() {
 		}
 	}
 	for g := range s.row.generation() {
-		s.layouts[g] = unset // its instances have no effect any more
+		s.layouts[g] = unset // the generation's instances have no effect any more
 		s.scripts &^= bit(g)
 		s.loads &^= bit(g)
 	}
@@ -250,7 +248,7 @@ func (p protocol) mayCommit(taken, row epoch) bool {
 	return taken == row
 }
 
-// steps emits the states that can follow.
+// steps yields the states that can follow.
 func (p protocol) steps(from state, emit func(step[state])) {
 	do := func(what string, n int, change func(s *state)) {
 		s := from
@@ -276,10 +274,10 @@ func (p protocol) steps(from state, emit func(step[state])) {
 	p.resolve(from, do)
 }
 
-// doer emits the state after a change, and what happened. n replaces %d in what.
+// doer yields the state after a change, and the description of the change. n replaces %d in what.
 type doer func(what string, n int, change func(s *state))
 
-// raise emits the ways to raise the generation.
+// raise yields the ways to raise the generation.
 func (p protocol) raise(from state, do doer) {
 	if from.generation == p.generations {
 		return
@@ -302,13 +300,13 @@ func (p protocol) raise(from state, do doer) {
 	}
 	if current != gateless {
 		do("an instance without a gate starts and raises the generation to %d", g, raiseTo(gateless))
-		// It may have met NOSCRIPT at any earlier time: the compare-and-swap on the
+		// The instance may have got NOSCRIPT at any earlier time: the compare-and-swap on the
 		// generation decides.
 		do("an instance that met NOSCRIPT raises the generation to %d", g, raiseTo(current))
 	}
 }
 
-// redis emits snapshots, restarts and loads of scripts.
+// redis yields snapshots, restarts and loads of scripts.
 func (p protocol) redis(from state, do doer) {
 	do("Redis saves a snapshot", 0, func(s *state) {
 		s.snapshot = s.count
@@ -345,7 +343,7 @@ func (p protocol) redis(from state, do doer) {
 	}
 }
 
-// takeByScript emits the takes of instances with scripts.
+// takeByScript yields the takes of instances with scripts.
 func (p protocol) takeByScript(from state, g int, do doer) {
 	if !p.hasScripts(&from, g) || !p.mayTake(&from, g) || from.count.available <= 0 {
 		return
@@ -356,13 +354,13 @@ func (p protocol) takeByScript(from state, g int, do doer) {
 				s.count.available--
 				s.takes[i] = take{status: inFlight, epoch: s.count.epoch, recorded: true}
 			})
-			return // the other unused takes are the same
+			return // the other unused takes are equivalent
 		}
 	}
 }
 
-// takeUnderLock emits the steps of takes under the lock. The lock excludes only
-// other holders of the same lock.
+// takeUnderLock yields the steps of takes under the lock. The lock excludes only other holders of
+// the same lock.
 func (p protocol) takeUnderLock(from state, g int, do doer) {
 	if from.read.epoch == 0 {
 		if p.hasScripts(&from, g) && p.mayTake(&from, g) && from.count.available > 0 {
@@ -395,7 +393,7 @@ func (p protocol) takeUnderLock(from state, g int, do doer) {
 	}
 }
 
-// gate emits refills, fills and gives of instances with a gate.
+// gate yields refills, fills and gives of instances with a gate.
 func (p protocol) gate(from state, g int, do doer) {
 	if from.layouts[g] == locked && from.read.epoch != 0 {
 		return // every change of a count happens under its lock
@@ -407,8 +405,8 @@ func (p protocol) gate(from state, g int, do doer) {
 	}
 }
 
-// refill emits the refill's transaction, which then sends a fill. The fill
-// replaces one of those on their way, which is lost.
+// refill yields the refill's transaction, which then sends a fill. The fill replaces one of the
+// fills under way, which is lost.
 func (p protocol) refill(from state, g int, do doer) {
 	epoch, ok := p.nextEpoch(from.row, g)
 	if !ok {
@@ -422,7 +420,7 @@ func (p protocol) refill(from state, g int, do doer) {
 	}
 }
 
-// fill emits the arrivals of fills.
+// fill yields the arrivals of fills.
 func (p protocol) fill(from state, g int, do doer) {
 	for _, f := range from.fills {
 		if f.epoch != 0 && f.epoch.generation() == g && (from.count.epoch < f.epoch || p.without == fillRule) {
@@ -433,7 +431,7 @@ func (p protocol) fill(from state, g int, do doer) {
 	}
 }
 
-// give emits the gives of failed takes.
+// give yields the gives of failed takes.
 func (p protocol) give(from state, g int, do doer) {
 	if from.count.epoch.generation() > g {
 		return
@@ -462,8 +460,7 @@ func (p protocol) nextEpoch(row epoch, g int) (epoch, bool) {
 	return row + 1, !row.last()
 }
 
-// sellWithoutGate emits the adoption of the row and the sales of instances without
-// a gate.
+// sellWithoutGate yields the adoption of the row and the sales of instances without a gate.
 func (p protocol) sellWithoutGate(from state, g int, do doer) {
 	if from.row.generation() < g {
 		if p.without != gatelessRule {
@@ -484,7 +481,7 @@ func (p protocol) sellWithoutGate(from state, g int, do doer) {
 	}
 }
 
-// resolve emits the ends of takes in flight: commit, refusal or a void order.
+// resolve yields the ends of takes in flight: commit, refusal or a void order.
 func (p protocol) resolve(from state, do doer) {
 	for i, t := range from.takes {
 		if t.status != inFlight {
@@ -512,9 +509,8 @@ func (p protocol) violation(s state) string {
 	return ""
 }
 
-// canSell reports whether the next buyer gets a unit if a single instance is left,
-// which has the ledger's layout, and all messages on their way are lost, and
-// nothing more fails.
+// canSell reports whether the next buyer gets a unit after the following: a single instance with
+// the ledger's layout is left, all messages under way are lost, and no further fault occurs.
 func (p protocol) canSell(s state) bool {
 	g := int(s.generation)
 	l := s.layouts[g]
@@ -596,7 +592,7 @@ func TestGeneration(t *testing.T) {
 		fillRule:        "a fill that only raises the epoch",
 		giveRule:        "a give that checks the epoch",
 		writeRule:       "a write under a lock that checks the epoch",
-		scriptsLostRule: "scripts lost at a restart", // a master that was a replica for a while keeps them
+		scriptsLostRule: "scripts lost at a restart", // a master that was a replica for a while keeps its scripts
 	} {
 		t.Run("without "+name, func(t *testing.T) {
 			t.Parallel()

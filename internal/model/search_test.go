@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// step is a state that can follow another, and what happens in between. If what
-// contains %d, n replaces it.
+// step is a state that can follow another, and a description of the change. If what contains %d, n
+// replaces it.
 type step[S comparable] struct {
 	next S
 	what string
@@ -32,7 +32,7 @@ func search[S comparable](starts []S, steps func(S, func(step[S])), violation fu
 	seen := make(map[S]bool)
 	var (
 		queue  []S
-		parent []int32 // by index in queue
+		parent []int32 // index of the parent in queue
 	)
 	visit := func(s S, from int) {
 		if !seen[s] {

@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// This file models the takes of one order at a gate with two segments, guard off. The
-// order is placed by twins of one key, expires, is paid late, and may be refunded. Every
-// instance can die between two steps, and every settle and give can arrive late, again,
-// or never. So the steps of the model have no instances.
+// This file models the takes of one order at a gate with two segments, guard off. Concurrent
+// requests with one key place the order. It expires, is paid late, and may be refunded. Every
+// instance can die between two steps, and every settle and give can arrive late, again, or never.
+// So the steps of the model have no instances.
 
 // The bounds of the search.
 const (
-	orderTakes    = 4 // of one unit each
+	orderTakes    = 4 // takes of the order, one unit each
 	orderSegments = 2
-	segmentUnits  = orderTakes // in each segment at first: no take is sold out
+	segmentUnits  = orderTakes // units in each segment at first, so that no take is sold out
 )
 
 // row is the order in the ledger.
@@ -26,32 +26,32 @@ const (
 	void
 	pending
 	expired
-	paid // late
+	paid // paid late
 	refunded
 )
 
 // attempt is one take of the order.
 type attempt struct {
 	begun     bool
-	revives   bool // it belongs to a late payment
-	looked    bool // it has found no record in any segment
+	revives   bool // the take belongs to a late payment
+	looked    bool // the take has found no record in any segment
 	cut       bool
 	segment   uint8
-	recorded  bool // the gate has its record
-	ended     bool // its transaction has ended
+	recorded  bool // the gate has the take's record
+	ended     bool // the take's transaction has ended
 	committed bool
-	barred    bool // the row's version has changed since it was read
-	settle    bool // a settle is on its way, and may arrive at any time
-	give      bool // a give is on its way
+	barred    bool // the row's version has changed since the take read the row
+	settle    bool // a settle is under way, and may arrive at any time
+	give      bool // a give is under way
 }
 
 // life is the state of the order and of the gate's counts.
 type life struct {
 	row         row
-	holder      int8 // the attempt that the row names
+	holder      int8 // the attempt whose take the row names
 	attempts    [orderTakes]attempt
 	available   [orderSegments]int8
-	undelivered int8 // units returned that the gate does not have yet
+	undelivered int8 // returned units that the gate does not have yet
 	restored    bool // a record that was settled has come back
 }
 
@@ -59,10 +59,10 @@ type life struct {
 type takeRules struct {
 	looks     bool // a revival looks for records of the order in all segments before it cuts
 	remembers bool // the ledger knows every take of the order that was committed
-	restores  bool // a settle can be undone, as by a Redis that loses its last writes unnoticed
+	restores  bool // a settle can be undone, as in a Redis that loses its last writes unnoticed
 }
 
-// steps emits the states that can follow.
+// steps yields the states that can follow.
 func (r takeRules) steps(from life, emit func(step[life])) {
 	do := func(what string, n int, change func(s *life)) {
 		s := from
@@ -86,15 +86,16 @@ func (r takeRules) steps(from life, emit func(step[life])) {
 		r.take(from, i, do)
 		r.end(from, i, do)
 		if !from.attempts[i].begun {
-			break // the others are the same
+			break // the other attempts are equivalent
 		}
 	}
 }
 
-// lifeDoer emits the state after a change, and what happened. n replaces %d in what.
+// lifeDoer yields the state after a change, and the description of the change. n replaces %d in
+// what.
 type lifeDoer func(what string, n int, change func(s *life))
 
-// take emits the steps of take i up to its commit.
+// take yields the steps of take i up to its commit.
 func (r takeRules) take(from life, i int, do lifeDoer) {
 	recordIn := func(segment int) bool {
 		return slices.ContainsFunc(from.attempts[:], func(a attempt) bool { return a.recorded && int(a.segment) == segment })
@@ -136,7 +137,7 @@ func (r takeRules) take(from life, i int, do lifeDoer) {
 	}
 }
 
-// end emits what ends take i.
+// end yields the steps that end take i.
 func (r takeRules) end(from life, i int, do lifeDoer) {
 	a := from.attempts[i]
 	if !a.cut {
@@ -173,9 +174,8 @@ func (r takeRules) end(from life, i int, do lifeDoer) {
 	}
 }
 
-// lifeViolation describes what is wrong with a state, or returns "". The units of the
-// ledger are those at the gate, those on their way there, and those of takes that are
-// not committed.
+// lifeViolation describes what is wrong with a state, or returns "". The ledger's units must be
+// those at the gate, those on their way there, and those of uncommitted takes.
 func lifeViolation(s life) string {
 	units, want := s.undelivered, int8(orderSegments*segmentUnits)
 	for _, n := range s.available {
@@ -198,9 +198,8 @@ func lifeViolation(s life) string {
 	return ""
 }
 
-// TestTakes searches the takes of one order. Each of two rules keeps recovery from
-// giving the units of an earlier take back twice. If a settle can be undone, only the
-// ledger's memory does.
+// TestTakes searches the takes of one order. Each of two rules keeps recovery from giving the units
+// of an earlier take back twice. If a settle can be undone, only the ledger's memory prevents that.
 func TestTakes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -105,7 +105,7 @@ var databases = []mutant{
 	{"a database that does not answer keeps its pool", "internal/store/sql.go", "\t\ts.pool.Close()\n\t\treturn nil, s.failed(\"connecting to\", err)", "\t\treturn nil, s.failed(\"connecting to\", err)", "internal/store TestFailedOpen"},
 	{"a migration that cannot connect keeps its pool", storeMySQL, "return nil, errors.Join(err, pool.Close())", "return nil, err", "internal/store TestFailedOpen"},
 	{"a migration that is refused keeps its connection", storeMySQL, "return nil, errors.Join(err, conn.Close(), pool.Close())", "return nil, err", "internal/store TestFailedOpen"},
-	{"a migration without a schema keeps its pool", storePostgres, "\t\treturn nil, errors.Join(err, pool.Close())\n\t}\n\t// This is the lock", "\t\treturn nil, err\n\t}\n\t// This is the lock", "internal/store TestFailedOpen"},
+	{"a migration without a schema keeps its pool", storePostgres, "\t\treturn nil, errors.Join(err, pool.Close())\n\t}\n\t// Use the lock", "\t\treturn nil, err\n\t}\n\t// Use the lock", "internal/store TestFailedOpen"},
 	{"a Redis that refuses the first command keeps its connection", "internal/store/redis.go", "\t\t\tclient.Close()\n\t\t\treturn nil", "\t\t\treturn nil", "internal/store TestOpenRedis_Refused"},
 	{"no advice about a pooler", storePostgres, "poolerProblem(err))", "err)", "internal/store TestPgBouncer"},
 	{"arrays in a mode without arrays", storePostgres, "mode == pgx.QueryExecModeExec ||", "", "internal/store TestOpenSQL_NoArrays"},

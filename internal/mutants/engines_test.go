@@ -4,7 +4,7 @@ package mutants
 
 const storeEngines = "internal/store/engines.go"
 
-// engines are mutants of what the service refuses because of what a store is.
+// engines are mutants of the checks that refuse unsuitable stores.
 var engines = []mutant{
 	{"an engine is what its redis_version says", storeEngines, "ok && other != \"redis\" && other != \"gcc\" {", "ok && other == \"\" {", "internal/store TestRedisEngines/Dragonfly"},
 	{"a server without a run ID is Redis", storeEngines, "fields[\"redis_version\"] != \"\" && fields[\"run_id\"] != \"\":", "fields[\"redis_version\"] != \"\":", "internal/store TestRedisEngines/no_run_ID"},

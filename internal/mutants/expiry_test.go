@@ -26,7 +26,7 @@ var expiry = []mutant{
 	{"a claim keeps the token", ledgerJobs, "holder = ?, token = token + 1, held_until", "holder = ?, token = token + 0, held_until", "internal/ledger TestJobs/SQLite"},
 	{"two claims of one lease", ledgerJobs, "\" WHERE name = ? AND token = ? AND \"+isFree(d), holder, name, token)", "\" WHERE name = ?\", holder, name)", "internal/ledger TestJobs_OneClaims/MariaDB"},
 	{"a job is held until a clock that was set back has caught up", ledgerJobs, " OR held_until > \" + d.After(2*JobLease) + \")\"", ")\"", "internal/ledger TestJobs_ClockSetBack/SQLite"},
-	{"additions of a batch that was rolled back go to the gate", expire, "returned = nil // those of an earlier try were rolled back", "", "internal/ledger TestFaults_ReturnedByTheLastTry/expiry"},
+	{"additions of a batch that was rolled back go to the gate", expire, "returned = nil // additions of an earlier try were rolled back", "", "internal/ledger TestFaults_ReturnedByTheLastTry/expiry"},
 	{"expiry waits for a locked order", expire, "ORDER BY id\"+tx.SkipLocked(), keys)", "ORDER BY id\"+d.RowLock(), keys)", "internal/ledger TestExpire_LockedOrder/MariaDB"},
 	{"a batch without its job", expire, "if err := setLease(ctx, tx, held, JobLease); err != nil {\n\t\t\treturn err\n\t\t}\n", "", "internal/ledger TestExpire_JobLost/SQLite"},
 	{"the job is locked during the wait", expire, "if err := waitForRow(ctx, tx, first)", "if err := setLease(ctx, tx, held, JobLease); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif err := waitForRow(ctx, tx, first)", "internal/ledger TestExpire_WaitsForOneRow/MariaDB"},

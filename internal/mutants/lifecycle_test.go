@@ -13,7 +13,7 @@ const (
 	ledgerPayments = "internal/ledger/payments.go"
 )
 
-// lifecycle has mutants of what happens to an order after it was placed.
+// lifecycle has mutants of payments, cancellations, refunds and expiry.
 var lifecycle = []mutant{
 	{"a paid order is cancelled", orderStatus, "{Pending, cancel, Cancelled, true}", "{Paid, cancel, Cancelled, true}", "internal/order TestTransitions"},
 	{"a payment revives a cancelled order", orderStatus, "{Expired, revive, Paid, false}", "{Cancelled, revive, Paid, false}", "internal/order TestPay"},

@@ -71,7 +71,7 @@ func TestMutants(t *testing.T) {
 	t.Logf("%d of %d mutants are in one build", len(woven.numbers), len(mutants))
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
-			t.Parallel() // -parallel bounds how many run at once
+			t.Parallel() // -parallel bounds the number that run at once
 			if err := woven.broken[m.name]; err != nil {
 				t.Fatal(err)
 			}
@@ -94,11 +94,11 @@ func TestMutants(t *testing.T) {
 
 var control = flag.Bool("mutants.control", false, "run TestControl")
 
-// TestControl runs the tests of the mutants on the build that has them all, while none is
-// chosen, and expects them to pass: a test that fails there would convict any mutant.
+// TestControl runs the tests of the mutants on the build with all mutants, while none is active.
+// All must pass, because a failing test would detect any mutant.
 func TestControl(t *testing.T) {
 	if !*control {
-		return // it takes as long as TestMutants
+		return // only in a thorough run, because it takes as long as TestMutants
 	}
 	root, woven := weaveAll(t)
 	ran := map[string]bool{}
@@ -134,7 +134,7 @@ func weaveAll(t *testing.T) (root string, woven *wovenTable) {
 	return root, woven
 }
 
-// shareDatabases has the tests of mutants use one MariaDB and one PostgreSQL.
+// shareDatabases makes the tests of mutants use one MariaDB and one PostgreSQL.
 func shareDatabases(t *testing.T) {
 	t.Helper()
 	t.Setenv("HOLDFAST_TEST_MYSQL", serverOf(t, testenv.MariaDB(t)))
@@ -151,9 +151,9 @@ func serverOf(t *testing.T, database string) string {
 	return u.String()
 }
 
-// build builds the program with the mutant's test. number is what MUTANT_ON chooses the
-// mutant by, or 0 if the build has no other. It uses build overlays, so the files on disk do
-// not change.
+// build builds the program with the mutant's test. number is the value of MUTANT_ON that activates
+// the mutant, or 0 if the build has no other mutant. It uses build overlays, so the files on disk
+// do not change.
 func (m mutant) build(t *testing.T, root string, woven *wovenTable) (number int, overlay, program string, err error) {
 	t.Helper()
 	pkg, _, _ := strings.Cut(m.test, " ")
@@ -174,8 +174,8 @@ func (m mutant) run(t *testing.T, root string, number int, overlay, program stri
 	for i, level := range levels {
 		levels[i] = "^" + regexp.QuoteMeta(level) + "$"
 	}
-	// A mutant must fail the part of the test that every run has. The flags are set in
-	// the environment, so that programs which tests build are mutated too.
+	// A mutant must fail the part of the test that every run includes. The flags are set in the
+	// environment, so that programs which tests build are mutated too.
 	env := append(os.Environ(), "HOLDFAST_TEST_THOROUGH=", "MUTANT_ON="+strconv.Itoa(number), overlaying(overlay))
 	test := command(t, filepath.Join(root, pkg), env, program,
 		"-test.failfast", "-test.timeout=2m", "-test.run="+strings.Join(levels, "/"))
@@ -217,8 +217,8 @@ func (m mutant) overlay(t *testing.T, root string) string {
 	return file
 }
 
-// overlaying returns a variable of the environment with which the go command builds as
-// the overlay says. Building takes a third less without inlining and symbols.
+// overlaying returns an environment variable that makes the go command build with the overlay.
+// Without inlining and symbols, a build takes a third less time.
 func overlaying(overlay string) string {
 	return "GOFLAGS=" + os.Getenv("GOFLAGS") + " -overlay=" + overlay +
 		" -gcflags=github.com/holdfast-stock/holdfast/...=-l -ldflags=-s"

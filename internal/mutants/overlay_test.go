@@ -11,26 +11,26 @@ import (
 	"strconv"
 )
 
-// overlay is the files that the go command reads in place of the module's, so that those
-// on disk do not change.
+// overlay has the files that the go command reads instead of the module's, so that the files on
+// disk do not change.
 type overlay struct {
-	root, folder string            // of the module, and of the files
-	replace      map[string]string // by path in the module
+	root, folder string            // folders of the module and of the overlay's files
+	replace      map[string]string // files by path in the module
 }
 
 func newOverlay(root, folder string) *overlay {
 	return &overlay{root: root, folder: folder, replace: map[string]string{}}
 }
 
-// put has the go command read the text as the file of the module, which need not exist. It
-// returns the name of the file that has the text.
+// put makes the go command read the text as the file of the module, which need not exist. It
+// returns the name of the file that contains the text.
 func (o *overlay) put(name string, text []byte) (file string, err error) {
 	file = filepath.Join(o.folder, strconv.Itoa(len(o.replace))+".go")
 	o.replace[filepath.Join(o.root, name)] = file
 	return file, os.WriteFile(file, text, 0o600)
 }
 
-// putSwitch adds mutantIs and its like to the package in the folder of the module.
+// putSwitch adds mutantIs and its helpers to the package in the folder of the module.
 func (o *overlay) putSwitch(folder, pkg string) error {
 	_, err := o.put(filepath.Join(folder, "mutant_switch.go"), fmt.Appendf(nil, switchSource, pkg))
 	return err
@@ -46,16 +46,16 @@ func (o *overlay) save() (file string, err error) {
 	return file, os.WriteFile(file, text, 0o600)
 }
 
-// place is a line that the compiler refuses.
+// place is a line that the compiler rejects.
 type place struct {
-	file    string // as the compiler names it: relative to its working directory, or absolute
+	file    string // file as named by the compiler: relative to its working directory, or absolute
 	line    int
 	message string
 }
 
 var compilerMessage = regexp.MustCompile(`(?m)^(\S+\.go):(\d+):\d+: .*`)
 
-// refusedBy returns the lines that the compiler refuses, by what it printed.
+// refusedBy returns the lines that the compiler rejects, from its output.
 func refusedBy(output []byte) (places []place, err error) {
 	for _, found := range compilerMessage.FindAllSubmatch(output, -1) {
 		line, err := strconv.Atoi(string(found[2]))

@@ -17,7 +17,7 @@ const (
 	flightLua = "internal/stock/gate/inflight.lua"
 )
 
-// queued has mutants of the way of queued orders.
+// queued has mutants of the code for queued orders.
 var queued = []mutant{
 	{"a 202 before the journal", queueing, "return q.journal.Queue(ctx, d, q.ledger.Now())",
 		"go func() { _, _ = q.journal.Queue(context.WithoutCancel(ctx), d, q.ledger.Now()) }()\n\treturn stock.Take{Deduction: d, QueuedAt: q.ledger.Now()}, nil", "internal/protocol TestLostQueueAnswer/MariaDB"},
@@ -50,7 +50,7 @@ var queued = []mutant{
 	{"an instance that cannot queue takes over the stock", "internal/assembly/instance.go", "if i.Consumer != nil { // first", "if err := i.Reconciler.Start(ctx); err != nil {\n\t\treturn err\n\t}\n\tif i.Consumer != nil { // first", "internal/assembly TestStart_OldRedis"},
 	{"a message is acknowledged before it is deleted", plainList, "p.XDel(ctx, j.journal, ids...)\n\t\tp.XAck(ctx, j.journal, consumers, ids...)", "p.XAck(ctx, j.journal, consumers, ids...)\n\t\tp.XDel(ctx, j.journal, ids...)", "internal/stock/gate TestClaimBeforeRedis7"},
 	{"orders that have a place get another one", lostPlace, "if not message or message[2][2] ~= order then", "if true then", "internal/stock/gate TestRedeliver/Redis"},
-	{"a slow revival is answered busy", revival, "case sqltx.IsDuplicate(err): // in", "case false: // in", "internal/ledger TestRevive_Barred/SQLite"},
+	{"a slow revival is answered busy", revival, "case sqltx.IsDuplicate(err): // a", "case false: // a", "internal/ledger TestRevive_Barred/SQLite"},
 	{"an order whose content the database refuses is tried for ever", consumer, "errors.Is(reason, ledger.ErrRejected) || ", "", "internal/async TestRejectedOrder/InProcess"},
 	{"a consumer leaves its orders undelivered", leaveLua, "of.pending == 0 and ", "", "internal/stock/gate TestLeave/Redis"},
 	{"a void order in between ends a refused order", recording, "case ok && row.Status != order.Void:", "case ok:", "internal/ledger TestRecordRefusal_VoidMeanwhile/PostgreSQL"},

@@ -38,12 +38,12 @@ var (
 const (
 	module      = "github.com/holdfast-stock/holdfast/"
 	stockErrors = "internal/stock"
-	// A test that takes longer than this on a mutant, beyond three times what it
-	// takes on sound code, is convicted by its time.
+	// A mutant is detected if a test takes longer than this on it, in addition to three times its
+	// duration on unchanged code.
 	mutantPatience = 60 * time.Second
 )
 
-// goPackage is what go list says of a package.
+// goPackage is the output of go list for a package.
 type goPackage struct {
 	ImportPath, Name, Dir     string
 	GoFiles                   []string
@@ -52,13 +52,13 @@ type goPackage struct {
 
 func (p goPackage) path() string { return "./" + strings.TrimPrefix(p.ImportPath, module) }
 
-// TestRandom breaks the code at random. All mutants are woven into one build, in
-// which the environment chooses one. Each test runs once on sound code to learn
-// which mutants it reaches; then each mutant meets the tests that reach it. One that
-// no test convicts is a failure, unless equivalent says why it changes nothing.
+// TestRandom breaks the code at random. All mutants are woven into one build, in which the
+// environment activates one. Each test runs once on unchanged code to learn which mutants it
+// reaches. Then each mutant is run with the tests that reach it. A mutant that no test detects is a
+// failure, unless equivalent explains it.
 func TestRandom(t *testing.T) {
 	if *randomN == 0 {
-		return // make mutate asks for it
+		return // only make mutate runs it
 	}
 	shareDatabases(t)
 	t.Setenv("HOLDFAST_TEST_THOROUGH", "")
@@ -87,8 +87,8 @@ func TestRandom(t *testing.T) {
 type randomRun struct {
 	root, folder string
 	packages     []goPackage
-	mutants      map[int]*site     // by number
-	woven        map[string]string // the broken files, and the names of the files that they replace
+	mutants      map[int]*site     // mutants by number
+	woven        map[string]string // broken files, by the names of the files that they replace
 	programs     []program
 }
 
@@ -165,7 +165,7 @@ func (r *randomRun) draw(seed uint64, n int) error {
 
 // goFile is a parsed file.
 type goFile struct {
-	name   string // relative to the module's root
+	name   string // path relative to the module's root
 	set    *token.FileSet
 	source []byte
 	parsed *ast.File
@@ -190,8 +190,8 @@ func (r *randomRun) parse(p goPackage, prefix string) (files []goFile, sentinels
 	return files, sentinelsOf(parsed, prefix), nil
 }
 
-// build writes the overlay and compiles the test programs. A mutant that does not
-// compile is left out.
+// build writes the overlay and compiles the test programs. It leaves out mutants that do not
+// compile.
 func (r *randomRun) build() error {
 	witnesses, err := r.list(*randomTests)
 	if err != nil {
@@ -294,8 +294,8 @@ type witness struct {
 	took    time.Duration
 }
 
-// reach runs each test by itself on sound code, and returns by mutant the tests that
-// reach it, the fastest first.
+// reach runs each test by itself on unchanged code, and returns by mutant the tests that reach it,
+// the fastest first.
 func (r *randomRun) reach(t *testing.T) (map[int][]witness, error) {
 	var lock sync.Mutex
 	reached := map[int][]witness{}
@@ -373,11 +373,11 @@ func (r *randomRun) judge(t *testing.T, reached map[int][]witness) {
 	}
 }
 
-// alone is how many of a mutant's tests run one by one, before the others of each
-// package run together.
+// alone is the number of a mutant's tests that run one by one, before the others of each package
+// run together.
 const alone = 3
 
-// convict returns the tests of which one fails on the mutant, or "".
+// convict returns the tests that the mutant fails, or "".
 func (r *randomRun) convict(t *testing.T, number int, witnesses []witness) string {
 	single := min(alone, len(witnesses))
 	for _, w := range witnesses[:single] {

@@ -15,18 +15,18 @@ import (
 
 // site is one place in the code that can be broken at random.
 type site struct {
-	file       string // relative to the module's root
+	file       string // path relative to the module's root
 	line       int
 	function   string
-	kind       string // what is broken there
-	text       string // the code that is broken, on one line
-	start, end int    // its bytes in the file
-	before     string // what is woven in before the code; %d stands for the mutant's number
+	kind       string // the kind of change
+	text       string // the code that is changed, on one line
+	start, end int    // positions of its bytes in the file
+	before     string // text to insert before the code; %d stands for the mutant's number
 	after      string
 }
 
-// key names a site by what it is, not by its line, so that it survives edits
-// elsewhere in the file.
+// key identifies a site by its contents, not by its line, so that edits elsewhere in the file do
+// not change it.
 func (s *site) key() string {
 	return fmt.Sprintf("%s %s: %s: %s", s.file, s.function, s.kind, s.text)
 }
@@ -35,12 +35,11 @@ func (s *site) String() string {
 	return fmt.Sprintf("%s:%d %s: %s: %s", s.file, s.line, s.function, s.kind, s.text)
 }
 
-// opposites are functions of one signature whose confusion would be a wrong
-// outcome.
+// opposites are functions with the same signature. Confusing them gives a wrong outcome.
 var opposites = map[string]string{"Refused": "Unknown", "Unknown": "Refused"}
 
-// unobserved matches statements that change only what is logged, traced or counted, or
-// how long a retry waits, or whose removal only blocks the test.
+// unobserved matches statements without a tested effect. They change only logs, traces, counts or
+// the wait of a retry, or their removal only blocks the test.
 var unobserved = regexp.MustCompile(`\b(log|slog|span|tracer|metrics)\b|\b(Inc|Observe|Unlock|RUnlock|cancel|Helper|pause)\(`)
 
 // finder collects the sites of one file.
@@ -48,27 +47,27 @@ type finder struct {
 	set       *token.FileSet
 	file      string
 	source    []byte
-	sentinels map[string]string // error variable → the next of its declaration
+	sentinels map[string]string // the next error variable of the same declaration, by error variable
 	sites     []*site
-	functions []scope // that enclose the node
+	functions []scope // functions that enclose the node
 	parents   []ast.Node
-	branches  int // on an error that enclose the node
+	branches  int // number of error branches that enclose the node
 	// silent are the conditions that decide only about unobserved statements.
 	silent []ast.Expr
 }
 
 type scope struct {
 	name    string
-	fails   bool // its last result is an error
+	fails   bool // the last result of the function is an error
 	results int
 }
 
-// onError matches conditions that ask about an error or an unknown outcome.
+// onError matches conditions that check for an error or an unknown outcome.
 var onError = regexp.MustCompile(`\b[eE]rr\b|[a-z]Err\b|\bErr[A-Z]|\berrors\.(Is|As)\(|\.(Err|Refused|Unknown)\(`)
 
-// sitesOf returns every site in the error paths of the file: errors that are returned,
-// branches that ask about one, and what is done in these branches. sentinels maps error variables of the
-// package to others of the same declaration.
+// sitesOf returns every site in the error paths of the file: returned errors, branches that check
+// for an error, and the statements in these branches. sentinels maps error variables of the package
+// to others of the same declaration.
 func sitesOf(set *token.FileSet, name string, source []byte, parsed *ast.File, sentinels map[string]string) []*site {
 	f := &finder{set: set, file: name, source: source, sentinels: sentinels}
 	for _, d := range parsed.Decls {
@@ -181,7 +180,7 @@ func (f *finder) isErrorBranch(n ast.Node) bool {
 	return false
 }
 
-// isUnobserved reports whether there are statements, and all are unobserved.
+// isUnobserved reports whether the list is not empty and all its statements are unobserved.
 func (f *finder) isUnobserved(list []ast.Stmt) bool {
 	return len(list) > 0 && !slices.ContainsFunc(list, func(s ast.Stmt) bool {
 		_, isCall := s.(*ast.ExprStmt)
@@ -214,7 +213,7 @@ func called(n *ast.CallExpr) (name string, ok bool) {
 	return name, opposites[name] != "" && len(n.Args) == 1
 }
 
-// condition breaks a branch: it is never taken, or always.
+// condition makes sites that break a branch: it is never taken, or always.
 func (f *finder) condition(c ast.Expr) {
 	if b, ok := c.(*ast.BinaryExpr); ok && (b.Op == token.LAND || b.Op == token.LOR) {
 		return // see operands
@@ -237,7 +236,7 @@ func isErrorCheck(c ast.Expr) bool {
 	return ok && y.Name == "nil"
 }
 
-// operands leaves one side out of a condition.
+// operands makes sites that remove one side of a condition.
 func (f *finder) operands(b *ast.BinaryExpr) {
 	if !onError.MatchString(f.code(b)) {
 		return
@@ -252,7 +251,7 @@ func (f *finder) operands(b *ast.BinaryExpr) {
 	}
 }
 
-// initCall leaves out the call of "if err := call(); …".
+// initCall makes sites that remove the call of "if err := call(); …".
 func (f *finder) initCall(init ast.Stmt) {
 	a, ok := init.(*ast.AssignStmt)
 	if !ok || len(a.Lhs) != 1 || len(a.Rhs) != 1 {
@@ -264,7 +263,7 @@ func (f *finder) initCall(init ast.Stmt) {
 	}
 }
 
-// result returns nil instead of an error, or leaves out the call whose error is
+// result makes sites that return nil instead of an error, or remove the call whose error is
 // returned.
 func (f *finder) result(r *ast.ReturnStmt) {
 	function := f.functions[len(f.functions)-1]

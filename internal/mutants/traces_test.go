@@ -9,7 +9,7 @@ const (
 	gateRecord   = "internal/stock/gate/record.go"
 )
 
-// traces lists mutants of traces: of what may leave the service, and of what they cost.
+// traces lists mutants of traces: of the data that may leave the service, and of the cost.
 var traces = []mutant{
 	{"a span is named by its path", requestSpans, "c.Request.Method, pattern(route))", "c.Request.Method, c.Request.URL.Path)", "internal/httpapi TestTraces"},
 	{"a failed commit exports its error", groupCommit, `span.Fail(cmp.Or(kindOf(err), "unavailable"))`, `span.Fail(cmp.Or(err.Error(), "unavailable"))`, "internal/ledger TestGroupTrace/SQLite"},

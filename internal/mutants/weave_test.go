@@ -19,23 +19,22 @@ import (
 	"testing"
 )
 
-// wovenTable is the module with mutants of the table in it: one build for all of them,
-// in which MUTANT_ON chooses one. Building the programs of a mutant takes longer than
-// most tests run.
+// wovenTable is the module with all mutants of the table in one build. MUTANT_ON activates one of
+// them. Building the programs of a mutant separately would take longer than most tests run.
 type wovenTable struct {
-	overlay  string                            // the file that the go command reads
+	overlay  string                            // the overlay file that the go command reads
 	programs map[string]func() (string, error) // by package: builds its tests, once
-	// By the mutant's name: what MUTANT_ON chooses it by, unless it needs a build of its
-	// own; and why it cannot be built.
+	// The value of MUTANT_ON that activates each mutant, by the mutant's name, and why a mutant
+	// cannot be built. A mutant that needs its own build has no value.
 	numbers map[string]int
 	broken  map[string]error
-	copies  map[string][]mutantCopy // by the file that takes the place of one of the module
+	copies  map[string][]mutantCopy // by the module's file that they replace
 }
 
-// mutantCopy is a function as a mutant has it.
+// mutantCopy is the copy of a function in which a mutant is applied.
 type mutantCopy struct {
 	mutant      string
-	first, last int // lines
+	first, last int // first and last line of the function
 }
 
 var errNotWoven = errors.New("it is not within the body of a function that another can call")
@@ -52,7 +51,7 @@ func weaveTable(t *testing.T, root string, table []mutant) (*wovenTable, error) 
 		if err := w.write(root, folder, table); err != nil {
 			return nil, err
 		}
-		compile := exec.CommandContext(t.Context(), "go", "list", "-export", "./...") // go build would link
+		compile := exec.CommandContext(t.Context(), "go", "list", "-export", "./...") // go list only compiles, while go build would also link
 		compile.Dir, compile.Env = root, append(os.Environ(), overlaying(w.overlay))
 		out, err := compile.CombinedOutput()
 		if err == nil {
@@ -122,16 +121,16 @@ func (w *wovenTable) write(root, folder string, table []mutant) error {
 	return err
 }
 
-// wovenFile is a file with mutants. Each of its functions that has some begins with a
-// call of the copy whose mutant is chosen.
+// wovenFile is a file with mutants. Each function with mutants begins with a call of the copy whose
+// mutant is active.
 type wovenFile struct {
 	source  []byte
 	set     *token.FileSet
 	parsed  *ast.File
-	inserts map[int]string // by the byte that they come before
-	skip    map[int]int    // by the same byte: where the source goes on, if an insert replaces a name
+	inserts map[int]string // texts to insert, by the byte before which they come
+	skip    map[int]int    // where the source continues, by the same byte, if an insert replaces a name
 	copies  []string
-	names   []string // of the copies' mutants
+	names   []string // names of the copies' mutants
 }
 
 func parseFile(path string) (*wovenFile, error) {
@@ -187,8 +186,8 @@ func recovers(body *ast.BlockStmt) (found bool) {
 	return found
 }
 
-// callOf returns the statements with which the function does what its copy with the
-// suffix does. It gives names to the parameters that have none.
+// callOf returns the statements that make the function call its copy with the suffix. It gives
+// names to unnamed parameters.
 func (f *wovenFile) callOf(d *ast.FuncDecl, suffix string) string {
 	call := d.Name.Name + suffix
 	if d.Recv != nil {
@@ -209,7 +208,7 @@ func (f *wovenFile) callOf(d *ast.FuncDecl, suffix string) string {
 	return "return " + call
 }
 
-// namesOf returns the names of the fields. Those without one get one.
+// namesOf returns the names of the fields. It gives names to unnamed ones.
 func (f *wovenFile) namesOf(fields *ast.FieldList, unnamed string) (names []string) {
 	for _, field := range fields.List {
 		if len(field.Names) == 0 {

@@ -8,30 +8,30 @@ import (
 // Errors of placing and reading orders, beside those of package stock.
 var (
 	ErrUnknownOrder = errors.New("unknown order")
-	// ErrInProgress: another request with the same key is under way, or a change was
-	// asked of an order that is still queued.
+	// ErrInProgress means that another request with the same key is under way, or that the order to
+	// change is still queued.
 	ErrInProgress = errors.New("the order is in progress")
-	// ErrKeyReused: the key was used for another set of lines before.
+	// ErrKeyReused means that the key was used for another set of lines before.
 	ErrKeyReused = errors.New("the idempotency key was used for other lines")
 )
 
-// Errors of what happens to an order afterwards.
+// Errors of changes of an order.
 var (
 	ErrUnknownPayment = errors.New("unknown payment")
-	// ErrPaymentReused: the payment was reported for another order before.
+	// ErrPaymentReused means that the payment was reported for another order before.
 	ErrPaymentReused = errors.New("the payment was reported for another order")
-	// ErrRefundDue: the payment does not pay the order. It comes as a *RefundDue.
+	// ErrRefundDue means that the payment does not pay the order. It comes as a *RefundDue.
 	ErrRefundDue = errors.New("the payment is due back to the buyer")
-	// ErrWrongStatus: the order's status does not allow what was asked. It comes
-	// as a *WrongStatus.
+	// ErrWrongStatus means that the order's status does not allow the change. It comes as a
+	// *WrongStatus.
 	ErrWrongStatus = errors.New("the order's status does not allow it")
 )
 
-// RefundDue is ErrRefundDue: a payment came too late, or was not the first. It is
-// recorded.
+// RefundDue is an ErrRefundDue with the payment. The payment came too late, or was not the first.
+// It is recorded.
 type RefundDue struct {
 	PaymentID string
-	Status    Status // of the order
+	Status    Status // status of the order
 }
 
 func (e *RefundDue) Error() string {
@@ -41,7 +41,7 @@ func (e *RefundDue) Error() string {
 // Unwrap returns ErrRefundDue, so that errors.Is finds it.
 func (e *RefundDue) Unwrap() error { return ErrRefundDue }
 
-// WrongStatus is ErrWrongStatus with the status.
+// WrongStatus is an ErrWrongStatus with the order's status.
 type WrongStatus struct{ Status Status }
 
 func (e *WrongStatus) Error() string { return fmt.Sprintf("the order is %s", e.Status) }

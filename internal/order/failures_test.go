@@ -24,7 +24,7 @@ import (
 type aFault struct {
 	name string
 	err  error
-	lost bool // of an outcome: it is unknown
+	lost bool // for an outcome: the outcome is unknown
 }
 
 var (
@@ -37,7 +37,7 @@ var (
 	away      = aFault{"away", errAway, false}
 )
 
-// faultsOf are the errors of each call.
+// faultsOf has the errors that each call may return.
 var faultsOf = map[string][]aFault{
 	"Take":         append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
 	"Queue":        append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
@@ -51,11 +51,11 @@ var faultsOf = map[string][]aFault{
 	"Refunded": {{"none", ErrUnknownPayment, false}, away},
 }
 
-// scenario is something that a service is asked to do.
+// scenario is one request to a service.
 type scenario struct {
 	name    string
-	prepare func(t *testing.T, s *shop) // may be nil
-	// do returns what was answered besides the error.
+	prepare func(t *testing.T, s *shop) // prepares the shop; may be nil
+	// do makes the request and returns the answer besides the error.
 	do     func(ctx context.Context, s *shop) (string, error)
 	noGate bool
 }
@@ -172,8 +172,8 @@ func both(first, then func(*testing.T, *shop)) func(*testing.T, *shop) {
 
 func placedKeyed(t *testing.T, s *shop) { s.mustPlace(t, keyed()) }
 
-// placed places the order and gives it the status. "due" is a pending order whose time
-// to be paid has passed.
+// placed places the order and gives it the status. "due" is a pending order whose payment window
+// has ended.
 func placed(status Status) func(*testing.T, *shop) {
 	return func(t *testing.T, s *shop) {
 		_, out := s.takeAndRecord(t.Context(), theTake().Deduction, s.ledger.Record)
@@ -225,7 +225,7 @@ func inQueue(id func(*shop) uuid.UUID) func(*testing.T, *shop) {
 	}
 }
 
-// documented are the errors of the service's methods, by name.
+// documented lists the documented errors of the service's methods, by name.
 var documented = []struct {
 	name string
 	err  error
@@ -244,8 +244,8 @@ var documented = []struct {
 	{"refund due", ErrRefundDue},
 }
 
-// answerOf names an answer: what was said, the documented errors in err, whether its text
-// says one of them twice, and whether err has another cause than the call that failed.
+// answerOf describes an answer: the text, the documented errors in err, whether its text names one
+// of them twice, and whether err has another cause than the failed call.
 func answerOf(said string, err, cause error) string {
 	var answer []string
 	if said != "" {
@@ -265,7 +265,7 @@ func answerOf(said string, err, cause error) string {
 	return strings.Join(answer, " ")
 }
 
-// run plays the scenario with f, and returns the answer, and what is sold and in flight
+// run plays the scenario with f. It returns the answer, and the units sold and in flight
 // afterwards.
 func (sc scenario) run(t *testing.T, f *flaky) (answer string) {
 	synctest.Test(t, func(t *testing.T) {
@@ -290,10 +290,9 @@ func (sc scenario) run(t *testing.T, f *flaky) (answer string) {
 	return answer
 }
 
-// TestFailures lets each call that a service makes fail in turn, with each error that
-// the call may return. The answers, and what is sold and in flight at the gate afterwards,
-// are those in testdata/failures.txt: for each scenario the answer if nothing fails, and
-// a line for each call.
+// TestFailures makes each call of a service fail in turn, with each error that the call may return.
+// The answers, and the units sold and in flight afterwards, must match testdata/failures.txt. For
+// each scenario, the file has the answer without a failure, and a line for each call.
 func TestFailures(t *testing.T) {
 	var got []string
 	for _, sc := range scenarios {
@@ -326,7 +325,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// dueLedger has an order that is due, and does not let it expire.
+// dueLedger has a due order, and does not let it expire.
 type dueLedger struct{ *fakeLedger }
 
 func (l dueLedger) Change(_ context.Context, id uuid.UUID, _ ChangeOptions, decide Decide) (Order, []stock.Change, error) {
@@ -335,7 +334,8 @@ func (l dueLedger) Change(_ context.Context, id uuid.UUID, _ ChangeOptions, deci
 	return o, nil, err
 }
 
-// TestPay_DueWithoutEnd: a payment gives up after a bounded number of tries, and says why.
+// TestPay_DueWithoutEnd checks that a payment gives up after a bounded number of tries, and returns
+// the reason.
 func TestPay_DueWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop(true)
@@ -346,8 +346,8 @@ func TestPay_DueWithoutEnd(t *testing.T) {
 	})
 }
 
-// TestPages: pages follow each other without a gap or an overlap, and the last one says
-// that it is the last.
+// TestPages checks that pages follow each other without a gap or an overlap, and that the last one
+// is marked as the last.
 func TestPages(t *testing.T) {
 	s := newShop(true)
 	for n := range units {
@@ -386,13 +386,13 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestSpans checks what the spans of a request say about its takes: a refusal is no
-// failure, and a gate that cannot be mended is one.
+// TestSpans checks the spans of a request about its takes: a refusal is not an error, but a gate
+// that cannot be reconciled is one.
 func TestSpans(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		refuse  error // by the gate, once
-		cannot  error // be mended
+		refuse  error // error of the gate, once
+		cannot  error // error of the reconciler
 		takes   []string
 		mend    string
 		orderID bool

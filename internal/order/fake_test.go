@@ -16,12 +16,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// shop has a service over a gate, a ledger and a reconciler in memory, which follow
-// their documented contracts. A test scripts their failures. It is for one goroutine.
+// shop has a service over a gate, a ledger and a reconciler in memory, which implement their
+// documented contracts. A test sets their failures. It is for one goroutine.
 type shop struct {
 	*Service
 	registry   *prometheus.Registry
-	gate       *fakeGate // nil if there is none
+	gate       *fakeGate // nil: the shop has no gate
 	ledger     *fakeLedger
 	reconciler *fakeReconciler
 }
@@ -32,7 +32,7 @@ const (
 	pear  stock.SKU = "pear"
 )
 
-// units is what a shop has of each SKU.
+// units is the number of units of each SKU in a shop.
 const units = 5
 
 func newShop(withGate bool) *shop {
@@ -56,7 +56,7 @@ func newShop(withGate bool) *shop {
 // now returns the time as the ledger stores it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// atRest asserts that so many units of apple were sold, that no unit is lost or in
+// atRest checks that the given number of units of apple were sold, that no unit is lost or in
 // flight, and that every take has ended.
 func (s *shop) atRest(t *testing.T, sold int64) {
 	t.Helper()
@@ -82,14 +82,14 @@ func (s *shop) atRest(t *testing.T, sold int64) {
 // fakeGate is a gate with one epoch for all SKUs.
 type fakeGate struct {
 	epoch     int64
-	available map[stock.SKU]int64      // of the SKUs that are filled
-	inFlight  map[uuid.UUID]stock.Take // by order
-	burned    map[uuid.UUID]bool       // by take
-	takes     int                      // calls of Take
+	available map[stock.SKU]int64      // available units of the filled SKUs
+	inFlight  map[uuid.UUID]stock.Take // takes in flight, by order
+	burned    map[uuid.UUID]bool       // burned takes
+	takes     int                      // number of calls of Take
 
-	refuse func() error // if not nil, called before a take; an error is its answer
-	lost   error        // if not nil, the answer of a take that was cut
-	stuck  error        // if not nil, the answer of every give
+	refuse func() error // called before a take, unless nil; take returns its error
+	lost   error        // the answer of a take that was cut, if not nil
+	stuck  error        // the answer of every give, if not nil
 }
 
 func (g *fakeGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
@@ -173,12 +173,12 @@ type fakeLedger struct {
 	orders    map[uuid.UUID]Order
 	payments  map[string]Payment
 	histories map[uuid.UUID][]Step
-	records   int // calls of Record
+	records   int // number of calls of Record
 
-	before func(t stock.Take)                           // if not nil, called before a take is recorded
-	answer func(out Outcome) Outcome                    // if not nil, replaces the answer of Record
-	read   func(id uuid.UUID) (found *Order, err error) // if not nil, replaces Order
-	away   error                                        // if not nil, the ledger cannot resolve a take
+	before func(t stock.Take)                           // called before a take is recorded, if not nil
+	answer func(out Outcome) Outcome                    // replaces the answer of Record, if not nil
+	read   func(id uuid.UUID) (found *Order, err error) // replaces Order, if not nil
+	away   error                                        // error of resolving a take, if not nil
 }
 
 func (l *fakeLedger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
@@ -362,7 +362,7 @@ func (l *fakeLedger) Payments(_ context.Context, f PaymentFilter) (page []Paymen
 	return page, nil
 }
 
-// sold adds up the SKU's units in orders that hold theirs.
+// sold adds up the SKU's units in orders that hold their units.
 func (l *fakeLedger) sold(sku stock.SKU) (sold int64) {
 	for _, o := range l.orders {
 		holds := o.Status == Pending || o.Status == Paid || o.Status == Refunded && !o.Restocked
@@ -380,13 +380,13 @@ func (l *fakeLedger) sold(sku stock.SKU) (sold int64) {
 
 // fakeReconciler reconciles the fakes.
 type fakeReconciler struct {
-	gate   *fakeGate // nil if there is none
+	gate   *fakeGate // nil: the shop has no gate
 	ledger *fakeLedger
 	open   int           // takes that could not be ended
-	mended [][]stock.SKU // by the calls of PrepareRetry
+	mended [][]stock.SKU // the SKUs of each call of PrepareRetry
 
-	unusable error // if not nil, the answer of Usable
-	cannot   error // if not nil, the answer of PrepareRetry
+	unusable error // the answer of Usable, if not nil
+	cannot   error // the answer of PrepareRetry, if not nil
 }
 
 func (r *fakeReconciler) Usable(context.Context) error { return r.unusable }

@@ -10,16 +10,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// flaky lets one call that a service makes to its stores and to its reconciler fail. The
-// call has no effect then.
+// flaky makes one call of a service to its stores or its reconciler fail. The failed call has no
+// effect.
 type flaky struct {
 	at    int      // the call that fails, counted from 1
-	err   error    // its error
-	lost  bool     // the error of an outcome is no refusal: the outcome is unknown
-	calls []string // the names of all calls
+	err   error    // error of the failed call
+	lost  bool     // the error means an unknown outcome, and not a refusal
+	calls []string // names of all calls
 }
 
-// hit notes a call, and returns its error if it is the one that fails.
+// hit records a call, and returns the error if this call must fail.
 func (f *flaky) hit(name string) error {
 	f.calls = append(f.calls, name)
 	if len(f.calls) == f.at {
@@ -188,7 +188,7 @@ type fakeQueue struct {
 	gate    *fakeGate
 	ledger  *fakeLedger
 	takes   map[uuid.UUID]stock.Take // by order
-	consume func(stock.Take)         // if not nil, ends an order as soon as it is queued
+	consume func(stock.Take)         // ends an order as soon as it is queued, if not nil
 }
 
 func (q *fakeQueue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {

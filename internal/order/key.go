@@ -12,13 +12,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// keyNamespace keeps IDs that are hashed from keys apart from all others.
+// keyNamespace keeps IDs that are hashed from keys distinct from all other IDs.
 var keyNamespace = uuid.MustParse("6f1d7a52-5a0e-4c8e-9a3b-0d2c1e4f7b68")
 
-// orderID returns the ID of the order that r asks for. Without a key it is a new
-// ID. With a key it is the hash of the ledger's ID, the buyer, the key, and how
-// many void orders the key has met. Each string is preceded by its length. The
-// ledger's ID is secret, so others cannot compute the IDs of a buyer's orders.
+// orderID returns the ID of the order that r requests. Without a key it is a new ID. With a key it
+// is the hash of the ledger's ID, the buyer, the key, and the number of void orders that the key
+// has had. Each string is preceded by its length. The ledger's ID is secret, so others cannot
+// compute the IDs of a buyer's orders.
 func orderID(ledgerID uuid.UUID, r Request, voids int) uuid.UUID {
 	if r.Key == "" {
 		return uuid.Must(uuid.NewV7())
@@ -43,9 +43,9 @@ func orderID(ledgerID uuid.UUID, r Request, voids int) uuid.UUID {
 // order may have been refused. Their IDs cannot be used again.
 func movesKeyOn(o *Order) bool { return o.Status == Void || o.Status == TurnedDown }
 
-// replay answers a request whose key already belongs to the order found. It repeats
-// the first answer, even if the order's status has changed since: an order that was
-// queued at first is answered as queued. ErrKeyReused: the lines differ.
+// replay answers a request whose key already belongs to the order found. It repeats the first
+// answer, even if the order's status has changed since. An order that was queued at first is
+// answered as queued. replay returns ErrKeyReused if the lines differ.
 func replay(r Request, found *Order) (first Order, replayed bool, err error) {
 	switch {
 	case r.Key == "": // an ID collision, which no client can cause

@@ -10,25 +10,24 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Cancel cancels a pending order and returns its units to stock. Cancelling it
-// again does nothing. If buyer is not empty, an order of another buyer does not exist.
+// Cancel cancels a pending order and returns its units to stock. Cancelling it again does nothing.
+// If buyer is not empty, another buyer's order counts as unknown.
 //
-// Errors: ErrUnknownOrder, ErrInProgress if the order is queued, *WrongStatus;
-// stock.ErrBusy, after which nothing was changed; stock.ErrUnavailable. A retry is
-// safe.
+// Errors: ErrUnknownOrder, ErrInProgress if the order is queued, *WrongStatus; stock.ErrBusy, after
+// which nothing was changed; stock.ErrUnavailable. A retry is safe.
 func (s *Service) Cancel(ctx context.Context, id uuid.UUID, buyer string) (Order, error) {
 	return s.end(ctx, id, buyer, onCancel)
 }
 
-// Refund refunds a paid order, and returns its units to stock if restock is true.
-// The payment is then due back to the buyer. Refunding it again does nothing.
+// Refund refunds a paid order, and returns its units to stock if restock is true. The payment must
+// then be paid back to the buyer. Refunding the order again does nothing.
 //
-// Errors: as of Cancel.
+// Errors: those of Cancel.
 func (s *Service) Refund(ctx context.Context, id uuid.UUID, restock bool) (Order, error) {
 	return s.end(ctx, id, "", onRefund(restock))
 }
 
-// end makes a change that may return the order's units.
+// end makes a change that ends an order and may return its units.
 func (s *Service) end(ctx context.Context, id uuid.UUID, buyer string, decide Decide) (Order, error) {
 	o, err := s.returning(ctx, id, buyer, decide)
 	if err != nil {
@@ -50,8 +49,8 @@ func (s *Service) returning(ctx context.Context, id uuid.UUID, buyer string, dec
 	return o, nil
 }
 
-// changeError returns err as the methods that change orders document it. An order that the ledger
-// does not have may be queued.
+// changeError returns err in the form that the methods for changes document. An order that the
+// ledger does not have may be queued.
 func (s *Service) changeError(ctx context.Context, id uuid.UUID, buyer string, err error) error {
 	if errors.Is(err, ErrUnknownOrder) {
 		err = s.inProgress(ctx, id, buyer)

@@ -13,13 +13,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// act is one thing that can happen to the order of a shop.
+// act is one event that can happen to the order of a shop.
 type act struct {
 	name string
 	do   func(t *testing.T, s *shop, id uuid.UUID) error
 }
 
-// acts are all that can happen to an order.
+// acts lists all events that can happen to an order.
 var acts = []act{
 	{"pay-1", func(t *testing.T, s *shop, id uuid.UUID) error { return paidBy(t, s, id, "payment-1") }},
 	{"pay-2", func(t *testing.T, s *shop, id uuid.UUID) error { return paidBy(t, s, id, "payment-2") }},
@@ -46,7 +46,7 @@ func paidBy(t *testing.T, s *shop, id uuid.UUID, payment string) error {
 	return err
 }
 
-// passDeadline lets the order's time to be paid pass.
+// passDeadline ends the order's payment window.
 func (s *shop) passDeadline(id uuid.UUID) error {
 	o := s.ledger.orders[id]
 	o.ExpiresAt = time.Now().Add(-time.Second)
@@ -54,10 +54,9 @@ func (s *shop) passDeadline(id uuid.UUID) error {
 	return nil
 }
 
-// TestAllOrdersOfEvents runs every sequence of four events, repeats included, with
-// and without a gate, and with each policy for late payments. After each event the
-// units add up and every payment is in exactly one place. Each event that is
-// repeated at the end gets the same answer twice.
+// TestAllOrdersOfEvents runs every sequence of four events, including repeats, with and without a
+// gate, and with each policy for late payments. After each event the units add up and every payment
+// is in exactly one place. Each event that is repeated at the end gets the same answer twice.
 func TestAllOrdersOfEvents(t *testing.T) {
 	for _, withGate := range []bool{true, false} {
 		for _, late := range []Late{Revive, Refuse} {
@@ -104,7 +103,7 @@ func runEvents(t *testing.T, s *shop, sequence []act) {
 	}
 }
 
-// checkEvents asserts that the units add up and that every payment is in one place.
+// checkEvents checks that the units add up and that every payment is in one place.
 func (s *shop) checkEvents(t *testing.T, at string, id uuid.UUID) {
 	t.Helper()
 	o := s.ledger.orders[id]
@@ -137,9 +136,9 @@ func (s *shop) checkEvents(t *testing.T, at string, id uuid.UUID) {
 func TestPay(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		before []string // acts
+		before []string // acts before the payment
 		late   Late
-		sold   bool // the order's units are sold to others after the acts
+		sold   bool // other buyers buy the order's units after the acts
 		want   error
 		status Status
 	}{
@@ -249,8 +248,8 @@ func TestRevive_Unknown(t *testing.T) {
 	}
 }
 
-// TestRevive_FirstTakeInFlight checks that a late payment waits while the order's first
-// take is being settled, and revives the order then. If the wait is in vain, nothing is
+// TestRevive_FirstTakeInFlight checks that a late payment waits while the order's first take is
+// being settled, and revives the order then. If the take is not settled in time, nothing may be
 // recorded.
 func TestRevive_FirstTakeInFlight(t *testing.T) {
 	s := newShop(true)
@@ -272,8 +271,8 @@ func TestRevive_FirstTakeInFlight(t *testing.T) {
 	}
 }
 
-// TestRevive_StaleGate checks that a gate under another epoch is mended, and that
-// the order is revived then.
+// TestRevive_StaleGate checks that a gate under another epoch is reconciled, and that the order is
+// revived then.
 func TestRevive_StaleGate(t *testing.T) {
 	s := newShop(true)
 	o := s.expired(t)
@@ -306,8 +305,8 @@ func TestLifecycle_StoresAway(t *testing.T) {
 	}
 }
 
-// TestOrder_HistoryInOrder checks that the times of a history never fall, although the
-// clocks that they are read from differ.
+// TestOrder_HistoryInOrder checks that the times of a history never decrease, although they come
+// from different clocks.
 func TestOrder_HistoryInOrder(t *testing.T) {
 	s := newShop(true)
 	created := time.Date(2026, 11, 11, 20, 0, 0, 0, time.UTC)
@@ -356,8 +355,8 @@ func TestOrder_History(t *testing.T) {
 	}
 }
 
-// TestCancel_AnotherBuyer: an order does not exist for a buyer who did not place it, also
-// while it is queued.
+// TestCancel_AnotherBuyer checks that an order does not exist for a buyer who did not place it,
+// even while it is queued.
 func TestCancel_AnotherBuyer(t *testing.T) {
 	s := newShop(true)
 	o := s.mustPlace(t, ask())

@@ -10,10 +10,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// metrics counts what the service does. No label holds a SKU or a buyer, so that
-// the number of series stays bounded. Every value of a label is there from the start.
+// metrics counts what the service does. No label holds a SKU or a buyer, so that the number of
+// series stays bounded. Every label value is present from the start.
 type metrics struct {
-	orders        map[string]prometheus.Counter // by result
+	orders        map[string]prometheus.Counter // counters by result
 	changes       *prometheus.CounterVec
 	gateSeconds   prometheus.Histogram
 	ledgerSeconds prometheus.Histogram
@@ -60,7 +60,7 @@ func results() []string {
 	return all
 }
 
-// result is the label by which an answer is counted. status is the answered order's.
+// result returns the label that counts an answer. status is that of the answered order.
 func result(status Status, again bool, err error) string {
 	switch {
 	case err != nil:
@@ -73,8 +73,8 @@ func result(status Status, again bool, err error) string {
 	return accepted
 }
 
-// failures are the labels of refused orders. The first row whose error is wrapped in
-// the given one counts. ErrUnavailable is on top, because it may wrap the others.
+// failures are the labels of refused orders. The first row whose error the given error wraps
+// counts. ErrUnavailable comes first, because it may wrap the others.
 var failures = []struct {
 	err   error
 	label string

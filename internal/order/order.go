@@ -1,7 +1,6 @@
-// Package order owns orders, their payments, and the rules of what may happen to
-// them: see Order and transitions. Its Service places them: it takes units at the
-// gate, records the order in the ledger, and answers once the ledger has committed.
-// docs/protocol.md has the rules that it follows.
+// Package order owns orders, their payments, and the rules for their changes: see Order and
+// transitions. Its Service takes units at the gate, records the order in the ledger, and answers
+// once the ledger has committed. docs/protocol.md has the rules that it follows.
 package order
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Status is what became of an order.
+// Status is the state of an order.
 type Status string
 
 // The statuses.
@@ -24,33 +23,33 @@ const (
 	Cancelled Status = "cancelled"
 	Expired   Status = "expired"
 	Refunded  Status = "refunded"
-	// Queued is the status of an order that was accepted and that the ledger does not
-	// have yet. No row has it.
+	// Queued is the status of an accepted order that the ledger does not have yet. No row has this
+	// status.
 	Queued Status = "queued"
-	// TurnedDown is the status of a queued order that was refused in the end.
+	// TurnedDown is the final status of a queued order that was refused.
 	TurnedDown Status = "refused"
-	// Void marks a row that is no order. It keeps a transaction whose outcome
-	// was unknown from committing an order under the ID later.
+	// Void marks a row that is not an order. It keeps a transaction whose outcome was unknown from
+	// committing an order under the ID later.
 	Void Status = "void"
 )
 
-// Order is the durable record of a deduction and of what became of it.
+// Order is the durable record of a deduction and of its outcome.
 type Order struct {
 	ID        uuid.UUID
-	TakeID    uuid.UUID // the last take that cut its units
+	TakeID    uuid.UUID // the last take that cut the order's units
 	Buyer     string
 	Status    Status
 	Lines     []stock.Line // sorted by SKU
 	Strategy  string       // the strategy that cut the units
 	CreatedAt time.Time    // UTC, whole microseconds
-	ExpiresAt time.Time    // zero if it does not expire
-	// QueuedUntil is when the ledger recorded an order that was queued since
-	// CreatedAt. It is zero if the order was not queued, or still is.
+	ExpiresAt time.Time    // the zero time: the order does not expire
+	// QueuedUntil is the time at which the ledger recorded a queued order. It is zero if the order
+	// was never queued, or still is.
 	QueuedUntil time.Time
-	Version     int64  // the number of its changes
-	PaymentID   string // the payment that paid it; empty if none did
-	Restocked   bool   // a refund returned its units
-	History     []Step // its changes since CreatedAt; only where a method says so
+	Version     int64  // number of changes of the order
+	PaymentID   string // the payment that paid the order; empty: no payment has paid the order
+	Restocked   bool   // a refund returned the order's units
+	History     []Step // changes since CreatedAt; only set where a method says so
 }
 
 // Step is one entry of an order's history.
@@ -63,18 +62,18 @@ type Step struct {
 type Filter struct {
 	Buyer  string    // empty: any
 	Status Status    // empty: any
-	After  uuid.UUID // only IDs that follow this one
+	After  uuid.UUID // only orders whose IDs follow this ID
 	Limit  int
 }
 
 // Request asks for an order.
 type Request struct {
 	Buyer string
-	Key   string // the idempotency key; empty if there is none
+	Key   string // the idempotency key; empty: the request has no key
 	Lines []stock.Line
 }
 
-// SKUs returns the SKUs of its lines.
+// SKUs returns the SKUs of the order's lines.
 func (o *Order) SKUs() []stock.SKU {
 	skus := make([]stock.SKU, len(o.Lines))
 	for i, line := range o.Lines {
@@ -83,8 +82,8 @@ func (o *Order) SKUs() []stock.SKU {
 	return skus
 }
 
-// RecordedAt sets the times of an order that is recorded now. An order that was queued
-// keeps the time at which it was created.
+// RecordedAt sets the times of an order that is recorded now. An order that was queued keeps its
+// creation time.
 func (o *Order) RecordedAt(now, expires time.Time) {
 	if o.QueuedUntil.IsZero() {
 		o.CreatedAt = now
@@ -94,16 +93,15 @@ func (o *Order) RecordedAt(now, expires time.Time) {
 	o.ExpiresAt = expires
 }
 
-// Holds reports whether the take was committed: it cut the order's units, or had cut
-// them before they were returned and cut again. The row of an order that was refused, or
-// never committed, names a take that was not.
+// Holds reports whether the take was committed: it cut the order's units, or a revival cut them
+// again after it. The row of a refused or void order names a take that was not committed.
 func (o *Order) Holds(take uuid.UUID) bool {
 	return (o.TakeID == take || follows(o.TakeID, take)) && o.Status != Void && o.Status != TurnedDown
 }
 
-// NextTake returns a new ID for a take that cuts the order's units again, when it is
-// revived. The order will name that take. The first half of its ID is a hash of o.TakeID,
-// so that the order tells all the same that the earlier take was committed: see Holds.
+// NextTake returns a new ID for the take that cuts the order's units again when the order is
+// revived. The order will then name the new take. The first half of the new ID is a hash of
+// o.TakeID. So the order still shows that the earlier take was committed: see Holds.
 func (o *Order) NextTake() uuid.UUID {
 	id, hash := uuid.New(), hashOf(o.TakeID)
 	copy(id[:], hash[:])

@@ -2,21 +2,21 @@ package order
 
 import "errors"
 
-// Outcome says what became of an order in the ledger. The zero Outcome is
-// unknown, so an order without an answer never counts as committed.
+// Outcome is the outcome of recording an order in the ledger. The zero Outcome is unknown, so an
+// order without an answer never counts as committed.
 type Outcome struct {
 	kind  outcomeKind
-	found *Order // of a duplicate: the order that has the ID
-	err   error  // why it was refused, or why the outcome is unknown
+	found *Order // for a duplicate: the order that has the ID
+	err   error  // why the order was refused, or why the outcome is unknown
 }
 
 type outcomeKind int
 
 const (
-	unknown   outcomeKind = iota // it may be committed, now or later
-	committed                    // the ledger has it
-	refused                      // the ledger does not have it and never will
-	duplicate                    // the ledger has another order, or an earlier take of it, under its ID
+	unknown   outcomeKind = iota // the order may be committed, now or later
+	committed                    // the ledger has the order
+	refused                      // the ledger does not have the order and never will
+	duplicate                    // the ledger has another order, or an earlier take of this one, under the ID
 )
 
 // Committed returns the outcome of an order that the ledger has.
@@ -44,7 +44,7 @@ func (o Outcome) Unknown() bool { return o.kind == unknown }
 // Duplicate returns the order that has the ID already, if there is one.
 func (o Outcome) Duplicate() (found *Order, ok bool) { return o.found, o.kind == duplicate }
 
-// Kind returns which of the four it is: "unknown", "committed", "refused" or "duplicate".
+// Kind returns the kind of outcome: "unknown", "committed", "refused" or "duplicate".
 func (o Outcome) Kind() string {
 	return [...]string{unknown: "unknown", committed: "committed", refused: "refused", duplicate: "duplicate"}[o.kind]
 }

@@ -14,40 +14,38 @@ import (
 
 // Payment is a payment that a payment provider reported for an order.
 type Payment struct {
-	ID        string // the provider's, unique
+	ID        string // the provider's ID, which is unique
 	OrderID   uuid.UUID
 	Status    PaymentStatus
-	CreatedAt time.Time // when it was first reported, by the database's clock
-	ChangedAt time.Time // when its status last changed
+	CreatedAt time.Time // when the payment was first reported, by the database's clock
+	ChangedAt time.Time // when the status last changed
 }
 
-// PaymentStatus is what became of a payment.
+// PaymentStatus is the state of a payment.
 type PaymentStatus string
 
-// The statuses of a payment. Every payment that is reported has one of them.
+// The statuses of a payment. Every reported payment has one of them.
 const (
-	PaymentPaid      PaymentStatus = "paid"       // it pays its order
-	PaymentRefundDue PaymentStatus = "refund-due" // it must go back to the buyer
-	PaymentRefunded  PaymentStatus = "refunded"   // it went back to the buyer
+	PaymentPaid      PaymentStatus = "paid"       // the payment pays its order
+	PaymentRefundDue PaymentStatus = "refund-due" // the payment must be paid back to the buyer
+	PaymentRefunded  PaymentStatus = "refunded"   // the payment was paid back to the buyer
 )
 
 // PaymentFilter selects payments.
 type PaymentFilter struct {
 	Status PaymentStatus // empty: any
-	After  string        // only IDs that follow this one
+	After  string        // only payments whose IDs follow this ID
 	Limit  int
 }
 
-// Pay reports a payment for an order, and returns the order that it pays. Payments
-// may be reported late, twice, and in any order with other events: each pays its
-// order or is recorded as due back to the buyer, once, and gets the same answer
-// again. An order that has expired is revived if its units can be cut again and
-// the service allows it.
+// Pay reports a payment for an order, and returns the order that it pays. Payments may be reported
+// late, repeatedly, and in any order relative to other events. Each payment either pays its order
+// or is recorded as due back to the buyer. A repeated report gets the same answer. An order that
+// has expired is revived if its units can be cut again and the service allows it.
 //
-// Errors: ErrUnknownOrder, ErrInProgress if the order is queued, ErrPaymentReused,
-// *RefundDue; ErrBusy and ErrSuperseded
-// of package stock, after which nothing was recorded; stock.ErrUnavailable. A retry
-// is safe.
+// Errors: ErrUnknownOrder, ErrInProgress if the order is queued, ErrPaymentReused, *RefundDue;
+// ErrBusy and ErrSuperseded of package stock, after which nothing was recorded;
+// stock.ErrUnavailable. A retry is safe.
 func (s *Service) Pay(ctx context.Context, id uuid.UUID, payment string) (Order, error) {
 	o, err := s.pay(ctx, id, payment)
 	switch {
@@ -110,7 +108,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 	return Order{}, stock.Busy(last)
 }
 
-// revive cuts the units of an expired order again, and pays it, once.
+// revive tries once to cut the units of an expired order again, and to pay it.
 func (s *Service) revive(ctx context.Context, expired Order, payment string) (Order, Outcome) {
 	d := stock.Deduction{OrderID: expired.ID, TakeID: expired.NextTake(), Buyer: expired.Buyer, Lines: expired.Lines, Again: true}
 	return s.takeAndRecord(ctx, d, func(ctx context.Context, t stock.Take) (Order, Outcome) {
@@ -118,11 +116,11 @@ func (s *Service) revive(ctx context.Context, expired Order, payment string) (Or
 	})
 }
 
-// Refunded records that a payment that was due went back to the buyer, and returns
-// the payment. Recording it again does nothing.
+// Refunded records that a due payment was paid back to the buyer, and returns the payment.
+// Recording it again does nothing.
 //
-// Errors: ErrUnknownPayment; *WrongStatus if the payment pays an order;
-// stock.ErrUnavailable. A retry is safe.
+// Errors: ErrUnknownPayment; *WrongStatus if the payment pays an order; stock.ErrUnavailable. A
+// retry is safe.
 func (s *Service) Refunded(ctx context.Context, payment string) (Payment, error) {
 	p, err := s.ledger.Refunded(ctx, payment)
 	switch {

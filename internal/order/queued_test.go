@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// answeringQueue answers as ask does.
+// answeringQueue answers Order by calling ask.
 type answeringQueue struct {
 	Queue
 	ask func() (*Order, error)
@@ -19,14 +19,14 @@ type answeringQueue struct {
 
 func (q answeringQueue) Order(context.Context, uuid.UUID) (*Order, error) { return q.ask() }
 
-// TestOrderLeavesTheQueue: an order moves from the queue to the ledger while it is looked
-// for. It is found at every moment.
+// TestOrderLeavesTheQueue checks that an order that moves from the queue to the ledger during a
+// lookup is found at every moment.
 func TestOrderLeavesTheQueue(t *testing.T) {
 	queued := Order{ID: uuid.New(), TakeID: uuid.New(), Status: Queued}
 	down := errors.New("the queue is away")
 	for _, test := range []struct {
 		name    string
-		commits bool // before the queue answers
+		commits bool // the order is committed before the queue answers
 		answer  error
 		want    Status
 		err     error
@@ -54,14 +54,14 @@ func TestOrderLeavesTheQueue(t *testing.T) {
 	}
 }
 
-// TestFindKeyed_QueuedUnderAVoidOrder: the ledger has a void order under a key's first ID, and
-// the queue still has an order with that ID. It is the key's order only if the ledger says
-// that no live one follows.
+// TestFindKeyed_QueuedUnderAVoidOrder checks a key whose first ID has a void order in the ledger
+// and an order in the queue. The queued order is the key's order only if the ledger has no later
+// live one.
 func TestFindKeyed_QueuedUnderAVoidOrder(t *testing.T) {
 	live, down := &Order{Status: Pending}, errors.New("the ledger is away")
 	for _, test := range []struct {
 		name string
-		next *Order // under the key's second ID
+		next *Order // the order under the key's second ID
 		err  error
 		want Status
 	}{
@@ -74,7 +74,7 @@ func TestFindKeyed_QueuedUnderAVoidOrder(t *testing.T) {
 			first := orderID(s.ledgerID, keyed(), 0)
 			queued, answers := &Order{ID: first, Status: Queued}, 0
 			s.queue = answeringQueue{ask: func() (*Order, error) {
-				if answers++; answers == 1 { // of the first ID
+				if answers++; answers == 1 { // the first answer is for the first ID
 					return queued, nil
 				}
 				return nil, ErrUnknownOrder

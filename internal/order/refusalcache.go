@@ -9,30 +9,29 @@ import (
 )
 
 const (
-	// maxHoursAge bounds how long a refusal for opening hours is repeated without asking
-	// the ledger, and so how late a change of the hours through another instance takes
-	// effect.
+	// maxHoursAge bounds how long a refusal for opening hours is repeated without asking the
+	// ledger. A change of the hours through another instance takes effect at most that much later.
 	maxHoursAge = time.Second
-	// clockError bounds how far a database's clock is read wrong: SQLite rounds it
-	// to whole milliseconds.
+	// clockError bounds the error of reading a database's clock: SQLite rounds it to whole
+	// milliseconds.
 	clockError = time.Millisecond
 	// maxRefusals bounds the SKUs that are remembered.
 	maxRefusals = 10_000
 )
 
-// refusalCache repeats the ledger's refusals of SKUs that are not open or sold out, so that a
-// rush before the opening, or after the last unit, does not reach the stores. It is safe
-// for concurrent use.
+// refusalCache repeats the ledger's refusals of SKUs that are closed or sold out, so that a rush
+// before the opening, or after the last unit, does not reach the stores. It is safe for concurrent
+// use.
 //
-// It never refuses an order once the SKU is open by the database's clock, unless an
-// administrator has changed the hours through another instance less than maxHoursAge ago.
-// It never refuses an order for lack of units once the ledger has them, unless another
-// instance has added or returned them less than soldOut ago.
+// It never refuses an order once the SKU is open by the database's clock, unless an administrator
+// has changed the hours through another instance less than maxHoursAge ago. It never refuses an
+// order for lack of units once the ledger has them, unless another instance has added or returned
+// them less than soldOut ago.
 //
-// It compares no clocks. Each time is counted from before the ledger was asked, and the
-// ledger's answer says how long it was before the opening.
+// It compares no clocks. It measures each time from before the request to the ledger, and the
+// ledger's answer contains the time left until the opening.
 type refusalCache struct {
-	soldOut time.Duration // how long sold out is repeated; 0: it is not
+	soldOut time.Duration // how long "sold out" is repeated; 0: not at all
 
 	mu   sync.RWMutex
 	last map[stock.SKU]cachedRefusal
@@ -44,13 +43,13 @@ type refusalCache struct {
 // cachedRefusal is a refusal, and until when it may be repeated.
 type cachedRefusal struct {
 	refusal *stock.Refusal
-	units   int64 // the least quantity that is refused; 0: any
+	units   int64 // the smallest quantity that is refused; 0: any
 	until   time.Time
 }
 
-// refuse returns the refusal of one of the lines that may be repeated now, or nil. An order
-// is sold out only by its first line: of a later one the ledger may say that the SKU before
-// it is unknown.
+// refuse returns the refusal of one of the lines that may be repeated now, or nil. Only the first
+// line counts for "sold out": for a later line, the ledger may instead report that an earlier SKU
+// is unknown.
 func (c *refusalCache) refuse(lines []stock.Line) error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -67,8 +66,8 @@ func (c *refusalCache) refuse(lines []stock.Line) error {
 	return nil
 }
 
-// learn remembers the reason for which the ledger refused an order of the lines, if it was
-// the opening hours or a lack of units. asked is a time before the ledger was asked.
+// learn remembers the reason for which the ledger refused an order of the lines, if it was the
+// opening hours or a lack of units. asked is a time before the request to the ledger.
 func (c *refusalCache) learn(asked time.Time, lines []stock.Line, reason error) {
 	var (
 		r       cachedRefusal
@@ -81,7 +80,7 @@ func (c *refusalCache) learn(asked time.Time, lines []stock.Line, reason error) 
 	case errors.As(reason, &notOpen):
 		age = min(age, notOpen.In-clockError)
 	case errors.Is(reason, stock.ErrSoldOut):
-		// It says nothing about smaller quantities, nor about the other lines.
+		// The refusal says nothing about smaller quantities or the other lines.
 		age, r.units = c.soldOut, quantity(lines, r.refusal.SKU)
 	case !errors.Is(reason, stock.ErrClosed):
 		return

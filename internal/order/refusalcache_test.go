@@ -15,12 +15,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// remembering returns a cache that repeats sold out for 100 ms.
+// remembering returns a cache that repeats "sold out" for 100 ms.
 func remembering() *refusalCache { return &refusalCache{soldOut: 100 * time.Millisecond} }
 
-// TestRefusalCache checks how long a refusal is repeated: by opening hours never longer than
-// a second, and never after the opening; for lack of units as long as it is told to. The
-// time counts from when the ledger was asked.
+// TestRefusalCache checks how long a refusal is repeated. For opening hours, it is at most a
+// second, and never after the opening. For lack of units, it is the configured time. The time
+// counts from the request to the ledger.
 func TestRefusalCache(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -41,7 +41,7 @@ func TestRefusalCache(t *testing.T) {
 				c := remembering()
 				lines := []stock.Line{{SKU: "a", Quantity: 1}, {SKU: "b", Quantity: 1}}
 				asked := time.Now()
-				time.Sleep(50 * time.Millisecond) // the ledger's answer takes that long
+				time.Sleep(50 * time.Millisecond) // the ledger's answer takes this long
 				c.learn(asked, lines, fmt.Errorf("recording: %w", stock.Refuse("a", test.reason)))
 				if err := c.refuse(lines[1:]); err != nil {
 					t.Errorf("another SKU is refused: %v", err)
@@ -65,8 +65,8 @@ func TestRefusalCache(t *testing.T) {
 	}
 }
 
-// TestRefusalCache_SoldOut checks what of a SKU that is sold out is refused from memory, in
-// rows of events. a:5 is an order of 5 units of a.
+// TestRefusalCache_SoldOut checks which orders of a sold-out SKU are refused from memory, in rows
+// of events. a:5 is an order of 5 units of a.
 func TestRefusalCache_SoldOut(t *testing.T) {
 	t.Parallel()
 	type event struct {
@@ -133,7 +133,7 @@ func orderOf(t *testing.T, text string) (lines []stock.Line) {
 }
 
 // TestRefusalCache_Changed checks that a refusal is not repeated once the SKU's rules have been
-// changed, nor one for which the ledger was asked before the change.
+// changed. The same applies to a refusal from a request to the ledger before the change.
 func TestRefusalCache_Changed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,8 +214,8 @@ func TestPlaceBeforeTheOpening(t *testing.T) {
 	})
 }
 
-// newMemory returns a shop without a gate that repeats sold out for 100 ms, and has sold
-// all its apples. The key of keyed has one of them.
+// newMemory returns a shop without a gate that repeats "sold out" for 100 ms, and has sold all its
+// apples. One of them belongs to the key of keyed.
 func newMemory(t *testing.T) *shop {
 	t.Helper()
 	s := newShop(false)
@@ -312,8 +312,8 @@ func TestSoldOutMemory(t *testing.T) {
 	})
 }
 
-// TestSoldOutMemory_Returns checks that units that return through this instance are sold at
-// once, and through another instance after 100 ms.
+// TestSoldOutMemory_Returns checks that units that return through this instance are sold at once,
+// and those that return through another instance after 100 ms.
 func TestSoldOutMemory_Returns(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -365,7 +365,7 @@ func TestSoldOutMemory_Returns(t *testing.T) {
 	}
 }
 
-// TestSoldOutMemory_Gate checks that with a gate every order is taken there.
+// TestSoldOutMemory_Gate checks that with a gate every order is sent to the gate.
 func TestSoldOutMemory_Gate(t *testing.T) {
 	t.Parallel()
 	s := newShop(true)

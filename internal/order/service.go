@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxTries bounds how often one request meets a stale or empty gate, or a
-	// void order under its ID, before it is answered ErrBusy.
+	// maxTries bounds the tries of one request. A try fails on a stale or empty gate, or on a void
+	// order under its ID. After the last try, the request is answered ErrBusy.
 	maxTries = 10
 	// maxVoids bounds the void orders that one key may have before its live order.
 	maxVoids = 1_000_000
@@ -33,39 +33,39 @@ type Gate interface {
 type Ledger interface {
 	// Record commits the order of a take, and returns it and its outcome.
 	Record(ctx context.Context, t stock.Take) (Order, Outcome)
-	// Order reads an order. ErrUnknownOrder: there is none.
+	// Order reads an order. It returns ErrUnknownOrder if there is none.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 
 	// Change and Revive change an order after it was placed. returned are the additions
 	// to stock that the gate must get.
 	Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (o Order, returned []stock.Change, err error)
 	Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome)
-	// Refunded records that a payment that was due went back to the buyer.
+	// Refunded records that a due payment was paid back to the buyer.
 	Refunded(ctx context.Context, payment string) (Payment, error)
 
-	// History, Orders and Payments read what became of orders and payments.
+	// History, Orders and Payments read the histories of orders, and lists of orders and payments.
 	History(ctx context.Context, id uuid.UUID, version int64) ([]Step, error)
 	Orders(ctx context.Context, f Filter) ([]Order, error)
 	Payments(ctx context.Context, f PaymentFilter) ([]Payment, error)
 }
 
-// Queue accepts orders that the ledger records later. It has the place of gate and ledger
-// when an order is placed.
+// Queue accepts orders that the ledger records later. For placing orders, it replaces gate and
+// ledger.
 type Queue interface {
-	// Take takes the units and queues the order in one step. With an error that is not
-	// stock.NothingTaken, the order may be queued, and is left to the queue.
+	// Take takes the units and queues the order in one step. After an error that is not
+	// stock.NothingTaken, the order may be queued, and the queue finishes it.
 	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
-	// Accept returns the order of a take that is queued, and its outcome. Committed: the
-	// queue brings it to an end. keyed says that the ledger may have its ID.
+	// Accept returns the order of a queued take, and its outcome. A committed outcome means that
+	// the queue will bring the order to its end. keyed says that the ledger may have the order's
+	// ID.
 	Accept(ctx context.Context, t stock.Take, keyed bool) (Order, Outcome)
-	// Order returns an order that is queued. ErrUnknownOrder: it is not.
+	// Order returns a queued order. It returns ErrUnknownOrder if the order is not queued.
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 }
 
-// Reconciler is what placing needs to end takes and to remove what makes them
-// fail.
+// Reconciler is what placing needs to end takes and to remove the causes of failures.
 type Reconciler interface {
-	// Usable returns why nothing can be cut now. nil: orders can be placed.
+	// Usable returns an error if no units can be cut now.
 	Usable(ctx context.Context) error
 	// PrepareRetry removes the reason why a take of the SKUs was refused. The reason
 	// must be stock.Reconcilable.
@@ -84,7 +84,7 @@ type Reconciler interface {
 // instances may share the stores.
 type Service struct {
 	ledgerID   uuid.UUID
-	gate       Gate // nil if there is none
+	gate       Gate // nil if the strategy has no gate
 	ledger     Ledger
 	queue      Queue // nil: the ledger records an order before it is answered
 	reconciler Reconciler
@@ -96,11 +96,11 @@ type Service struct {
 
 // Options configure a Service.
 type Options struct {
-	Late Late // what becomes of late payments
-	// SoldOutMemory is how long the ledger's answer that a SKU is sold out is repeated
-	// without asking again. 0: it is not. It has no effect with a gate.
+	Late Late // treatment of late payments
+	// SoldOutMemory is how long the ledger's answer "sold out" is repeated without asking again. 0
+	// means not at all. It has no effect with a gate.
 	SoldOutMemory time.Duration
-	// Queue accepts the orders. nil: the ledger records an order before it is answered.
+	// Queue accepts the orders. If it is nil, the ledger records an order before the answer.
 	Queue  Queue
 	Tracer *tracing.Tracer // nil: there are no traces
 }
@@ -112,24 +112,22 @@ func NewService(ledgerID uuid.UUID, gate Gate, l Ledger, r Reconciler, o Options
 		ledgerID: ledgerID, gate: gate, ledger: l, reconciler: r,
 		queue: o.Queue, late: o.Late, metrics: newMetrics(registry), tracer: o.Tracer,
 	}
-	if gate == nil { // a gate answers as fast, and knows what every instance returns
+	if gate == nil { // a gate answers as fast, and knows the units that other instances return
 		s.refusals.soldOut = o.SoldOutMemory
 	}
 	return s
 }
 
-// Place places an order. replayed says that the key's order was placed before, and
-// that o is its first answer. If the service has a Queue, the status of o is queued, and
-// the ledger gets the order later.
+// Place places an order. replayed says that the key's order was placed before, and that o is the
+// first answer to it. If the service has a Queue, the status of o is queued, and the ledger gets
+// the order later.
 //
-// Errors: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed and ErrUnknownSKU (as
-// *stock.Refusal), ErrBusy, ErrSuperseded and ErrUnavailable of package stock;
-// ErrInProgress; ErrKeyReused. A retry on this instance may succeed only after
-// ErrBusy and ErrUnavailable. A request without a key that is answered
-// ErrUnavailable may have been recorded.
+// Errors: ErrSoldOut, ErrBuyerLimit, ErrNotOpen, ErrClosed and ErrUnknownSKU (as *stock.Refusal),
+// ErrBusy, ErrSuperseded and ErrUnavailable of package stock; ErrInProgress; ErrKeyReused. A retry
+// on this instance may succeed only after ErrBusy and ErrUnavailable. A request without a key that
+// is answered ErrUnavailable may have been recorded.
 //
-// ctx bounds only the wait; compensation continues after it ends. Place keeps and
-// sorts r.Lines.
+// ctx bounds only the wait; compensation continues after it ends. Place keeps and sorts r.Lines.
 func (s *Service) Place(ctx context.Context, r Request) (o Order, replayed bool, err error) {
 	stock.SortLines(r.Lines)
 	o, replayed, err = s.placeInTries(ctx, r)
@@ -145,7 +143,7 @@ func (s *Service) Place(ctx context.Context, r Request) (o Order, replayed bool,
 }
 
 func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, error) {
-	voids := 0     // that the key has met
+	voids := 0     // void orders of the key so far
 	var last error // why the latest try failed
 	for try := 1; try <= maxTries; try++ {
 		if err := ctx.Err(); err != nil {
@@ -188,11 +186,11 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 	return s.refused(ctx, r, voids, stock.Busy(last))
 }
 
-// errVoided: a void order has the ID that the key led to.
+// errVoided means that the ID of the key belongs to a void order.
 var errVoided = errors.New("the order's ID belongs to a void order")
 
-// placeOnce tries once to place the order of d: to record it, or to queue it. Whatever the
-// outcome, nothing is left to do for the take here.
+// placeOnce tries once to record or queue the order of d. The caller need not end the take,
+// whatever the outcome.
 func (s *Service) placeOnce(ctx context.Context, d stock.Deduction, keyed bool) (Order, Outcome) {
 	if s.queue == nil {
 		return s.takeAndRecord(ctx, d, s.ledger.Record)
@@ -201,14 +199,14 @@ func (s *Service) placeOnce(ctx context.Context, d stock.Deduction, keyed bool) 
 	switch {
 	case stock.NothingTaken(err):
 		return Order{}, Refused(err)
-	case err != nil: // it may be queued, and then it will be committed: nothing is given back
+	case err != nil: // the order may be queued and will then be committed, so nothing is given back
 		return Order{}, Unknown(fmt.Errorf("queueing the order: %w", err))
 	}
 	return s.queue.Accept(ctx, take, keyed)
 }
 
-// takeAndRecord takes the units at the gate and records the take, once. Whatever the
-// outcome, the take is settled, given back, or left to recovery.
+// takeAndRecord takes the units at the gate and records the take, once. Whatever the outcome, the
+// take is settled, given back, or left to recovery.
 func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record func(context.Context, stock.Take) (Order, Outcome)) (Order, Outcome) {
 	take := stock.Take{Deduction: d}
 	if s.gate != nil {
@@ -216,7 +214,7 @@ func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record f
 		switch {
 		case stock.NothingTaken(err):
 			return Order{}, Refused(err)
-		case err != nil: // it may have been taken, or may arrive later
+		case err != nil: // the take may have been made, or may arrive later
 			err = fmt.Errorf("taking at the gate: %w", err)
 			if !s.reconciler.GiveBack(ctx, take) {
 				return Order{}, Unknown(err)
@@ -231,7 +229,7 @@ func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record f
 	return o, s.reconciler.FinishTake(ctx, take, out)
 }
 
-// take takes at the gate, and measures it.
+// take takes the units at the gate, and measures the time.
 func (s *Service) take(ctx context.Context, at Gate, d stock.Deduction) (stock.Take, error) {
 	start := time.Now()
 	inside, span := s.tracer.Start(ctx, "gate.take")
@@ -244,7 +242,7 @@ func (s *Service) take(ctx context.Context, at Gate, d stock.Deduction) (stock.T
 	return taken, err
 }
 
-// describe says in the span how a take ended. That the stock is sold out is no failure.
+// describe records in the span how a take ended. A sold-out SKU is not an error.
 func describe(span tracing.Span, err error) {
 	switch {
 	case err == nil:
@@ -269,9 +267,9 @@ func (s *Service) mend(ctx context.Context, reason error, d stock.Deduction) err
 	return err
 }
 
-// refused answers a request that was refused for the reason. It looks up the key
-// first: a request that was answered 201 once gets the same answer again, even if
-// the stock has run out since.
+// refused answers a request that was refused for the reason. With a key, it first looks for the
+// key's order: a request that was answered 201 once gets the same answer again, even if the stock
+// has run out since.
 func (s *Service) refused(ctx context.Context, r Request, voids int, reason error) (Order, bool, error) {
 	if r.Key != "" {
 		found, _, err := s.findKeyed(ctx, r, voids)
@@ -293,14 +291,14 @@ func (s *Service) refused(ctx context.Context, r Request, voids int, reason erro
 	return Order{}, false, reason
 }
 
-// findKeyed reads the key's live order, skipping void orders from the given number
-// on. With ErrUnknownOrder, next is the number of the key's first unused ID. An order that
-// is queued under the ID of the last void order will be refused. It is the answer only if
-// no live order follows, because another request may have been answered with it.
+// findKeyed reads the key's live order, skipping void orders from the given number on. With
+// ErrUnknownOrder, next is the number of the key's first unused ID. An order that is queued under
+// the ID of the last void order will be refused. findKeyed returns it only if no live order
+// follows, because another request may have been answered with it.
 //
-// A client can give its key many void orders, because a queued order that is refused
-// is one. Void orders stay void and have the first IDs of the key. So findKeyed looks
-// for their end in steps that grow while it finds void orders, and shrink afterwards.
+// A client can give its key many void orders, because each refused queued order counts as one. Void
+// orders stay void and have the first IDs of the key. So findKeyed searches for the last one in
+// steps that grow while it finds void orders, and shrink afterwards.
 func (s *Service) findKeyed(ctx context.Context, r Request, from int) (found *Order, next int, err error) {
 	ctx, span := s.tracer.Start(ctx, "ledger.find")
 	defer span.End()
@@ -327,9 +325,9 @@ func (s *Service) findKeyed(ctx context.Context, r Request, from int) (found *Or
 	return nil, next, fmt.Errorf("the key has more than %d void orders in a row", maxVoids)
 }
 
-// find reads an order from the ledger, or from the queue if the ledger does not know it or
-// has a void one. ErrUnknownOrder: there is none. An order leaves the queue when the ledger
-// has it, so the ledger's answer must be the later one.
+// find reads an order from the ledger, or from the queue if the ledger does not know it or has a
+// void one. It returns ErrUnknownOrder if there is none. An order leaves the queue once the ledger
+// has it, so the queue must be read before the ledger.
 func (s *Service) find(ctx context.Context, id uuid.UUID) (*Order, error) {
 	found, queued, err := s.look(ctx, id)
 	if queued != nil {
@@ -338,8 +336,8 @@ func (s *Service) find(ctx context.Context, id uuid.UUID) (*Order, error) {
 	return found, err
 }
 
-// look reads what ledger and queue have under an ID. found is the order of the ledger, or
-// else the queued one. queued is not nil only if found is void.
+// look reads the order under an ID from the queue and from the ledger. found is the ledger's order,
+// or else the queued one. queued is not nil only if found is void.
 func (s *Service) look(ctx context.Context, id uuid.UUID) (found, queued *Order, err error) {
 	if s.queue == nil {
 		found, err = s.ledger.Order(ctx, id)
@@ -352,14 +350,14 @@ func (s *Service) look(ctx context.Context, id uuid.UUID) (found, queued *Order,
 		return found, nil, err
 	case errors.Is(queuedErr, ErrUnknownOrder):
 		return found, nil, err
-	case queuedErr != nil || found == nil: // the ledger does not know it
+	case queuedErr != nil || found == nil: // the ledger does not have the order
 		return queued, nil, queuedErr
 	}
 	return found, queued, nil
 }
 
-// inProgress returns ErrInProgress if the order is queued. Otherwise it returns why
-// the order cannot be changed: ErrUnknownOrder if there is none, or it is another buyer's.
+// inProgress returns ErrInProgress if the order is queued. Otherwise it returns the reason why the
+// order cannot be changed: ErrUnknownOrder if there is none, or if it belongs to another buyer.
 func (s *Service) inProgress(ctx context.Context, id uuid.UUID, buyer string) error {
 	switch found, err := s.find(ctx, id); {
 	case err != nil:
@@ -367,12 +365,12 @@ func (s *Service) inProgress(ctx context.Context, id uuid.UUID, buyer string) er
 	case found.Status == Void, buyer != "" && buyer != found.Buyer:
 		return ErrUnknownOrder
 	}
-	return ErrInProgress // queued, or recorded just now
+	return ErrInProgress // the order is queued, or was recorded just now
 }
 
-// Learn remembers the reason for which the ledger refused an order that was queued, if it
-// was the opening hours. asked is a time before the ledger was asked. Later orders may be
-// refused at once for the same reason.
+// Learn remembers the reason for which the ledger refused a queued order, if the reason was the
+// opening hours. asked is a time before the request to the ledger. Later orders may be refused at
+// once for the same reason.
 func (s *Service) Learn(asked time.Time, reason error) { s.refusals.learn(asked, nil, reason) }
 
 // StockChanged must be called when the rules of the SKUs may have been changed, or units
@@ -400,14 +398,13 @@ func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 	return *found, nil
 }
 
-// addHistory adds the order's history, which begins with its first status. Its times
-// never fall: the first ones are an instance's estimate of the database's clock and may
-// be later than the clock itself, so a step that seems to precede the one before it gets
-// that one's time.
+// addHistory adds the order's history, which begins with its first status. Its times never
+// decrease. The first times are an instance's estimate of the database's clock, and may be ahead of
+// it. A step that seems earlier than the previous one gets the previous one's time.
 func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
 	var steps []Step
 	first := o.Status
-	if o.Version > 0 && o.Status != Void { // otherwise nothing has happened to it
+	if o.Version > 0 && o.Status != Void { // otherwise the order has not changed
 		first = Pending
 		steps, err = s.ledger.History(ctx, o.ID, o.Version)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// errAway is an error of a store.
+// errAway is the error of a store that cannot be reached.
 var errAway = errors.New("the store is away")
 
 // failing returns a function that returns err the first n times, and then nil.
@@ -29,8 +29,8 @@ func failing(n int, err error) func() error {
 	}
 }
 
-// TestPlace checks the answer to a request without a key, and that all its units
-// are sold or back, for everything that gate, ledger and reconciler may answer.
+// TestPlace checks the answer to a request without a key for every answer of gate, ledger and
+// reconciler. All its units must be sold or returned.
 func TestPlace(t *testing.T) {
 	t.Parallel()
 	reconcilable := []error{
@@ -43,7 +43,7 @@ func TestPlace(t *testing.T) {
 		request Request
 		prepare func(s *shop)
 		want    error // nil: the order is accepted
-		takes   int   // at the gate
+		takes   int   // number of takes at the gate
 		records int
 		open    bool // the take cannot be ended
 	}{
@@ -230,8 +230,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestMendsAllLines checks that a refused take of several SKUs has all of them
-// mended, though the refusal names one.
+// TestMendsAllLines checks that all SKUs of a refused take are reconciled, although the refusal
+// names only one.
 func TestMendsAllLines(t *testing.T) {
 	t.Parallel()
 	s := newShop(true)
@@ -243,8 +243,8 @@ func TestMendsAllLines(t *testing.T) {
 	s.atRest(t, 1)
 }
 
-// TestEndedContext checks that a request whose context has ended takes nothing, and
-// is answered its earlier order if it has one.
+// TestEndedContext checks that a request whose context has ended takes no units, and gets its
+// earlier order if it has one.
 func TestEndedContext(t *testing.T) {
 	t.Parallel()
 	s := newShop(true)
@@ -263,8 +263,7 @@ func TestEndedContext(t *testing.T) {
 	s.atRest(t, 1)
 }
 
-// TestReplay checks that a key is answered with its first answer, whatever became
-// of the order since.
+// TestReplay checks that a key always gets its first answer, whatever happened to the order since.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	for _, status := range []Status{Pending, Paid, Cancelled, Expired} {
@@ -320,7 +319,7 @@ func TestRefusedReplay(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		prepare func(s *shop)
-		want    error // without an order
+		want    error // error of a request without an order
 		reason  error
 	}{
 		{"sold out", func(s *shop) { s.gate.refuse = failing(1, stock.Refuse(apple, stock.ErrSoldOut)) }, stock.ErrSoldOut, stock.ErrSoldOut},
@@ -412,8 +411,8 @@ func TestManyVoids(t *testing.T) {
 	s.atRest(t, 1)
 }
 
-// TestFindKeyed checks that the live order of a key, or else its first unused ID, is found
-// behind any number of void orders, and with few reads.
+// TestFindKeyed checks that the live order of a key, or else its first unused ID, is found after
+// any number of void orders with few reads.
 func TestFindKeyed(t *testing.T) {
 	t.Parallel()
 	for _, live := range []bool{true, false} {

@@ -7,15 +7,15 @@ type event string
 
 // The events.
 const (
-	pay    event = "pay"    // in time
-	revive event = "revive" // paid late, and its units could be cut again
+	pay    event = "pay"    // paid in time
+	revive event = "revive" // paid after expiry, and the units could be cut again
 	cancel event = "cancel"
-	expire event = "expire" // its time to be paid has passed
+	expire event = "expire" // the payment window has ended
 	refund event = "refund"
 )
 
-// transitions is the table of what each event makes of an order. An event without
-// a row for the order's status does not change the order.
+// transitions says which status each event leads to. An event without a row for the order's status
+// does not change the order.
 var transitions = []struct {
 	from Status
 	on   event
@@ -42,12 +42,12 @@ func after(from Status, on event) (c Transition, ok bool) {
 	return Transition{}, false
 }
 
-// Transition is what becomes of an order. The zero Transition does nothing.
+// Transition is a change of an order. The zero Transition changes nothing.
 type Transition struct {
-	To      Status // the new status; empty: the order stays as it is
+	To      Status // the new status; empty: the status does not change
 	Returns bool   // the order's units return to stock
-	// PaymentID and PaymentStatus record a payment. An order that becomes paid is
-	// paid by it.
+	// PaymentID and PaymentStatus record a payment. An order that becomes paid is paid by this
+	// payment.
 	PaymentID     string
 	PaymentStatus PaymentStatus
 }
@@ -66,32 +66,33 @@ func (o *Order) Apply(c Transition) {
 	}
 }
 
-// Locked is an order as a transaction sees it while it holds the order's row lock.
+// Locked is an order as read by a transaction that holds the order's row lock.
 type Locked struct {
 	Order   Order
-	Due     bool     // its time to be paid has passed, by the database's clock
-	Payment *Payment // the payment that the caller asked about; nil if it is not known
+	Due     bool     // the payment window has ended, by the database's clock
+	Payment *Payment // the payment with the caller's payment ID; nil: none is recorded under that ID
 }
 
-// Decide decides what becomes of an order. Its error says why nothing does.
+// Decide decides on the change of an order. An error means that the order does not change, and says
+// why.
 type Decide func(Locked) (Transition, error)
 
-// ChangeOptions say what a Decide needs to know, and may do.
+// ChangeOptions say what a Decide needs to know, and which changes it may make.
 type ChangeOptions struct {
-	Buyer   string // only an order of this buyer may be changed; empty: of any
-	Payment string // the ID of the payment that is reported; empty: none
+	Buyer   string // only an order of this buyer may be changed; empty: of any buyer
+	Payment string // ID of the reported payment; empty: none
 	// Returns means that the change may return units to stock. The stock rows are
 	// then locked before the order.
 	Returns bool
 }
 
-// Late says what becomes of a payment for an order that has expired.
+// Late says how a payment for an expired order is treated.
 type Late string
 
 // The ways to treat a late payment.
 const (
-	Revive Late = "revive" // it pays the order if the units can be cut again
-	Refuse Late = "refuse" // it is due back to the buyer
+	Revive Late = "revive" // the payment pays the order if the units can be cut again
+	Refuse Late = "refuse" // the payment must be paid back to the buyer
 )
 
 // Why a payment cannot be decided in one step.
@@ -100,13 +101,12 @@ var (
 	errLate = errors.New("the order has expired")
 )
 
-// onPayment decides what a payment does to an order. Every payment ends in one
-// place: it pays the order, or it is recorded as due back to the buyer. errDue:
-// the order must expire first. errLate: the order must be revived, or paid with
-// Refuse.
+// onPayment decides what a payment does to an order. Every payment either pays its order or is
+// recorded as due back to the buyer. errDue means that the order must expire first. errLate means
+// that the order must be revived, or paid with Refuse.
 func onPayment(payment string, late Late) Decide {
 	return func(l Locked) (Transition, error) {
-		if l.Payment != nil { // it was reported before
+		if l.Payment != nil { // the payment was reported before
 			if l.Payment.OrderID != l.Order.ID {
 				return Transition{}, ErrPaymentReused
 			}
@@ -137,7 +137,8 @@ func Revival(o Order, payment string) Transition {
 	return c
 }
 
-// Expiry is the change of a pending order whose time has passed. It is zero for others.
+// Expiry is the change of a pending order whose payment window has ended. It is zero for an order
+// with another status.
 func Expiry(l Locked) Transition {
 	if !l.Due {
 		return Transition{}
@@ -148,8 +149,8 @@ func Expiry(l Locked) Transition {
 
 func onExpiry(l Locked) (Transition, error) { return Expiry(l), nil }
 
-// onCancel decides that a pending order is cancelled. Its time to be paid may have
-// passed, as long as it has not expired.
+// onCancel decides that a pending order is cancelled. Its payment window may have ended, but the
+// order must not have expired.
 func onCancel(l Locked) (Transition, error) {
 	c, ok := after(l.Order.Status, cancel)
 	if !ok && l.Order.Status != Cancelled {
@@ -158,8 +159,7 @@ func onCancel(l Locked) (Transition, error) {
 	return c, nil
 }
 
-// onRefund decides that a paid order is refunded. Its payment is then due back to
-// the buyer.
+// onRefund decides that a paid order is refunded. Its payment must then be paid back to the buyer.
 func onRefund(restock bool) Decide {
 	return func(l Locked) (Transition, error) {
 		c, ok := after(l.Order.Status, refund)

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// TestTransitions checks what every event makes of an order with every status.
+// TestTransitions checks the effect of every event on an order with every status.
 func TestTransitions(t *testing.T) {
 	events := []event{pay, revive, cancel, expire, refund}
 	const (

@@ -38,13 +38,13 @@ func auditNow(t *testing.T, r *instance, repair bool) (found []reconcile.Finding
 	return found, s
 }
 
-// damage is something that makes the counts of a SKU wrong.
+// damage is a change that makes the counts of a SKU wrong.
 type damage struct {
 	name string
 	make func(t *testing.T, s *shop, i *instance, sku stock.SKU)
 	// gate says that the damage needs a gate, and segments that it needs segments.
 	gate, segments bool
-	want           []reconcile.Kind // of the differences, those at the gate left out if there is none
+	want           []reconcile.Kind // kinds of the differences; those at the gate are left out if there is no gate
 }
 
 var damages = []damage{
@@ -111,7 +111,7 @@ func addToLedger(units int64) func(*testing.T, *shop, *instance, stock.SKU) {
 	}
 }
 
-// claim replaces the claim of the buyer. 0 units: the buyer has no claim.
+// claim replaces the claim of the buyer. For 0 units, it deletes the claim.
 func claim(buyer string, units int64) func(*testing.T, *shop, *instance, stock.SKU) {
 	return func(t *testing.T, s *shop, _ *instance, sku stock.SKU) {
 		t.Helper()
@@ -139,15 +139,15 @@ func addLimited(t *testing.T, i *instance, sku stock.SKU, units int64) {
 	}
 }
 
-// TestAudit: an audit finds and names each kind of damage, and nothing else. A repair
-// corrects it, and then exactly the units that are left can be sold. Unless the run is
-// thorough, each server has one of the strategies.
+// TestAudit checks that an audit finds and names each kind of damage, and nothing else. After a
+// repair, exactly the remaining units can be sold. Unless the run is thorough, each server has one
+// of the strategies.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
 		names := []string{"lua", "segment", "merged"}
 		switch d := s.sql.Dialect(); {
-		case d == sqltx.SQLite && testenv.Thorough(): // once is enough: these differ only at the gate
+		case d == sqltx.SQLite && testenv.Thorough(): // once is enough, because these strategies differ only at the gate
 			names = append(names, "segment-lock", "queue")
 		case d == sqltx.SQLite, testenv.Thorough():
 		case d == sqltx.MySQL:
@@ -162,7 +162,7 @@ func TestAudit(t *testing.T) {
 				sound := newSKU("sound")
 				addStock(t, i, sound, 9)
 				if i.gate != nil {
-					takeUnit(t, i, sound) // units in flight are no difference
+					takeUnit(t, i, sound) // units in flight are not a difference
 				}
 				damaged := make(map[stock.SKU]damage)
 				for _, d := range damages {
@@ -259,9 +259,9 @@ func buyUntil(t *testing.T, instances []*instance, sku stock.SKU) (stop func() i
 	})
 }
 
-// TestRepairDuringARush: an audit finds damage while two instances sell the SKU without
-// a guard, and repairs it without selling a unit twice. Unless the run is thorough, each
-// strategy sells on one database.
+// TestRepairDuringARush lets an audit find damage while two instances sell the SKU without a guard.
+// The repair must not cause a unit to be sold twice. Unless the run is thorough, each strategy
+// sells on one database.
 func TestRepairDuringARush(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
@@ -314,8 +314,8 @@ func TestRepairDuringARush(t *testing.T) {
 	})
 }
 
-// TestTakeOutlivesRepair: a take from before a repair cannot commit after it, because
-// the repair did not count its units. The request takes again.
+// TestTakeOutlivesRepair checks that a take from before a repair cannot commit after it, because
+// the repair did not count its units. The request must take again.
 func TestTakeOutlivesRepair(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
@@ -342,7 +342,7 @@ func TestTakeOutlivesRepair(t *testing.T) {
 	})
 }
 
-// TestRepairWaitsForACommit: a repair waits for a transaction that has locked the stock
+// TestRepairWaitsForACommit checks that a repair waits for a transaction that has locked the stock
 // row, and counts the units it cut.
 func TestRepairWaitsForACommit(t *testing.T) {
 	t.Parallel()
@@ -374,8 +374,8 @@ func TestRepairWaitsForACommit(t *testing.T) {
 	})
 }
 
-// TestAuditAfterRefunds: an audit counts the units of orders in every status as the
-// ledger does, and so does a repair.
+// TestAuditAfterRefunds checks that an audit and a repair count the units of orders in every status
+// as the ledger does.
 func TestAuditAfterRefunds(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
@@ -418,8 +418,8 @@ func TestAuditAfterRefunds(t *testing.T) {
 	})
 }
 
-// openChanged opens an auditor that reads changed counts, calls times. A count is nil if there
-// is none.
+// openChanged opens an auditor that reads changed counts in its first reads, times times. A count
+// is nil if there is none.
 func (s *shop) openChanged(t *testing.T, calls int, change func(count any) any) *instance {
 	t.Helper()
 	around := func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
@@ -435,8 +435,8 @@ func (s *shop) openChanged(t *testing.T, calls int, change func(count any) any) 
 	return s.open(t, settings{strategy: "lua", auditor: true, around: around})
 }
 
-// TestOneReadingProvesNothing: a difference that only one reading shows is not reported,
-// and counts that differ in another way in every reading are reported as unsteady.
+// TestOneReadingProvesNothing checks that a difference in only one read is not reported. Counts
+// that differ in another way in every read must be reported as unsteady.
 func TestOneReadingProvesNothing(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
@@ -461,7 +461,7 @@ func TestOneReadingProvesNothing(t *testing.T) {
 	}
 }
 
-// TestAuditTakesNothingOver: an audit does not use the stock of another layout, and does
+// TestAuditTakesNothingOver checks that an audit does not use the stock of another layout, and does
 // not raise the generation when a repair would need it.
 func TestAuditTakesNothingOver(t *testing.T) {
 	t.Parallel()
@@ -498,7 +498,7 @@ func TestAuditTakesNothingOver(t *testing.T) {
 	}
 }
 
-// TestAuditPages: an audit compares every SKU of many pages. SKUs that no instance has
+// TestAuditPages checks that an audit compares every SKU of many pages. SKUs that no instance has
 // used since the generation changed need no count at the gate.
 func TestAuditPages(t *testing.T) {
 	t.Parallel()

@@ -18,14 +18,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// crowd are buyers who order one unit after the other while servers fail.
+// crowd is a number of buyers who order one unit after the other while servers fail.
 type crowd struct {
 	end func()
 
 	mu       sync.Mutex
 	accepted []uuid.UUID
-	times    []time.Time // when they were answered
-	unknown  int         // answers with an unknown outcome
+	times    []time.Time // times at which the orders were answered
+	unknown  int         // number of answers with an unknown outcome
 }
 
 // startCrowd lets the buyers order from the instances, until the test ends at the latest.
@@ -50,7 +50,7 @@ func startCrowd(t *testing.T, sku stock.SKU, instances ...*instance) *crowd {
 					return
 				}
 				if err != nil {
-					testenv.Dither() // a server that is gone refuses at once
+					testenv.Dither() // pause, because a stopped server refuses at once
 				}
 			}
 		})
@@ -58,8 +58,8 @@ func startCrowd(t *testing.T, sku stock.SKU, instances ...*instance) *crowd {
 	return c
 }
 
-// startSale lets a crowd order a new SKU from two instances of merged, each with connections
-// of its own to the database, and waits until orders are accepted.
+// startSale lets a crowd order a new SKU from two instances of merged, each with its own
+// connections to the database. It waits until orders are accepted.
 func startSale(t *testing.T, dbURL string) (stock.SKU, *crowd) {
 	t.Helper()
 	s := newShop(t, dbURL)
@@ -76,7 +76,7 @@ func startSale(t *testing.T, dbURL string) (stock.SKU, *crowd) {
 	return sku, c
 }
 
-// note records an answer. It returns false if there must be no such answer.
+// note records an answer. It returns false if such an answer is not allowed.
 func (c *crowd) note(id uuid.UUID, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func checkFailover(t *testing.T, sku stock.SKU, survivor *store.SQL, accepted []
 	if lost := missingOrders(t, survivor, accepted); lost > 0 {
 		t.Errorf("the failover lost %d of %d accepted orders", lost, len(accepted))
 	}
-	// A transaction whose client has given up may commit between the two readings.
+	// A transaction whose client has given up may commit between two reads.
 	var b ledgerCounts
 	defer func() { t.Logf("%+v, with %d orders accepted", b, len(accepted)) }()
 	testenv.Await(t, "the counts add up and have the accepted orders", func() bool {

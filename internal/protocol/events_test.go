@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// event is one thing that can happen to an order.
+// event is one event in the life of an order.
 type event struct {
 	name string
 	do   func(t *testing.T, e *eventShop, id uuid.UUID) error
 }
 
-// eventShop is a shop with one instance, which expires orders when it is told to.
+// eventShop is a shop with one instance, which expires orders when the test calls it.
 type eventShop struct {
 	*shop
 	*instance
@@ -58,11 +58,11 @@ var events = []event{
 	}},
 }
 
-// TestAllOrdersOfEvents runs every sequence of two events on SQLite, each of them twice in a
-// row, with each policy for late payments; in a thorough run, three events, with and
-// without a gate. After each event the units add up and every payment is in one place,
-// and its repeat gets the same answer and changes nothing. TestAllOrdersOfEvents of
-// package order does the same with four events and stores in memory.
+// TestAllOrdersOfEvents runs every sequence of two events on SQLite, each event twice in a row,
+// with each policy for late payments. A thorough run has three events, with and without a gate.
+// After each event the units must add up, and every payment must have been recorded once. The
+// repeat must get the same answer and change nothing. TestAllOrdersOfEvents of package order uses
+// four events and stores in memory.
 func TestAllOrdersOfEvents(t *testing.T) {
 	t.Parallel()
 	length := 2

@@ -26,8 +26,8 @@ func run(t *testing.T, i *instance) (stop func()) {
 	return stop
 }
 
-// TestExpiry checks that orders expire after the payment window, and not before it,
-// and that their units are back. The clocks of the two instances are an hour wrong.
+// TestExpiry checks that orders expire after the payment window and not earlier, and that their
+// units are returned. The clocks of the two instances are wrong by an hour.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, oneOf(databases, 2), func(t *testing.T, s *shop) {
@@ -66,8 +66,8 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// TestExpiryBacklog checks that a backlog is worked off while orders are placed, and
-// that none of the new orders expires.
+// TestExpiryBacklog checks that a backlog is processed while orders are placed, and that none of
+// the new orders expires.
 func TestExpiryBacklog(t *testing.T) {
 	t.Parallel()
 	backlog := 400

@@ -13,20 +13,20 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestFarRedis: several instances share a Redis that is four tenths of a second away. They
-// raise the generation a few times at most when they start together, and when Redis has
-// lost its scripts, until all of them sell.
+// TestFarRedis runs several instances with a Redis that is four tenths of a second away. They start
+// together, and later Redis loses its scripts. They must raise the generation only a few times
+// until all of them sell.
 func TestFarRedis(t *testing.T) {
 	t.Parallel()
 	const (
 		instances, buyers = 4, 4
-		orders            = 3 // of each buyer
+		orders            = 3 // orders of each buyer
 		oneWay            = 200 * time.Millisecond
 		maxRaised         = 6 // TestSlowLoad of package reconcile has exact bounds
 	)
 	redis := testenv.OwnRedis(t)
 	s := newShopOn(t, sqliteURL(t), redis.URL())
-	before := s.open(t, settings{strategy: "merged"}) // the stock belongs to another layout
+	before := s.open(t, settings{strategy: "merged"}) // first, the stock belongs to another layout
 	raised := func() func() stock.Generation {
 		t.Helper()
 		generation := func() stock.Generation {

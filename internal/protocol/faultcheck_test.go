@@ -36,12 +36,12 @@ func (r storedOrder) live() bool { return r.status == order.Pending || r.status 
 type skuCounts struct {
 	ledgerCounts
 	gate      *stock.Level // nil without a gate
-	totals    []int64      // the totals that may be right
-	epochRise int64        // epochs since the stock was added
+	totals    []int64      // the totals that may be correct
+	epochRise int64        // number of epochs since the stock was added
 }
 
-// evidence is the state after a run and its sweeps. Every key has a buyer of its
-// own, and so has every request without a key.
+// evidence is the state after a run and its sweeps. Every key has its own buyer, and so has every
+// request without a key.
 type evidence struct {
 	answers []exchange
 	records []storedOrder
@@ -53,12 +53,12 @@ type evidence struct {
 	queued      int64 // orders in the journal
 	// queueLost is true if Redis may have lost queued orders for good.
 	queueLost bool
-	// takenOver is true if instances of another strategy took the stock over, which the
-	// earlier ones answer.
+	// takenOver is true if instances of another strategy took over the stock. The earlier instances
+	// then answer that they are superseded.
 	takenOver bool
 }
 
-// check returns an error for every promise that is broken.
+// check returns an error for every broken promise.
 func (e evidence) check() error {
 	return errors.Join(e.checkOrders(), e.checkRefusals(), e.checkCounts(), e.checkJournal())
 }
@@ -109,8 +109,8 @@ func (e evidence) checkAccepted() error {
 	return errors.Join(errs...)
 }
 
-// mayBeGone reports whether the order of an answer, which is the i-th record or none if i
-// is negative, need not be live: it was queued, and then refused or lost.
+// mayBeGone reports whether the order of an answer may have ended: it was queued, and then refused
+// or lost. i is the index of its record, or negative if there is none.
 func (e evidence) mayBeGone(a exchange, i int) bool {
 	refused := i >= 0 && e.records[i].status == order.TurnedDown
 	return a.order.Status == order.Queued && (refused || e.queueLost && (i < 0 || !e.records[i].live()))
@@ -239,7 +239,7 @@ func (e evidence) checkCounts() error {
 	return errors.Join(errs...)
 }
 
-// TestFaultsChecker: the checker accepts the evidence of a correct run, and finds each
+// TestFaultsChecker checks that the checker accepts the evidence of a correct run, and finds each
 // fault that the test adds to it.
 func TestFaultsChecker(t *testing.T) {
 	t.Parallel()

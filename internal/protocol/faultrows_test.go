@@ -61,17 +61,17 @@ var (
 )
 
 const (
-	begins    = "BEGIN"              // in the statement that begins a transaction of SQLite
-	commits   = "COMMIT"             // in every statement that commits
-	rollbacks = "ROLLBACK"           // in every statement that rolls back
-	voids     = "void"               // in every statement that records a void order
-	shrinks   = "shrink"             // in every statement that records a shrink
-	reads     = "SELECT id, take_id" // in every statement that reads orders
+	begins    = "BEGIN"              // part of the statement that begins a transaction of SQLite
+	commits   = "COMMIT"             // part of every statement that commits
+	rollbacks = "ROLLBACK"           // part of every statement that rolls back
+	voids     = "void"               // part of every statement that records a void order
+	shrinks   = "shrink"             // part of every statement that records a shrink
+	reads     = "SELECT id, take_id" // part of every statement that reads orders
 )
 
-// foundRows are rows that broke a promise before a fix.
+// foundRows are rows that broke a promise before it was fixed.
 var foundRows = []faultRow{
-	// The database was away. Of the twins in a group all but one had an empty
+	// The database could not be reached. All but one of the duplicates in a group had an empty
 	// outcome, which counted as accepted.
 	{database: "MariaDB", strategy: "merged", sql: []faults.Fault{{Kind: faults.Gone, Nth: 1}}, twins: 60},
 	{database: "PostgreSQL", strategy: "merged", sql: []faults.Fault{{Kind: faults.Gone, Nth: 1}}, twins: 60},
@@ -82,17 +82,16 @@ var foundRows = []faultRow{
 	// A COMMIT that SQLite refused with "busy" left its transaction open on a
 	// connection that was returned to the pool.
 	{database: "SQLite", strategy: "conditional", sql: []faults.Fault{{Kind: faults.LockTimeout, Nth: 1, Only: commits}}, seed: 1},
-	// After a BEGIN that SQLite refused with "busy", the row was read outside the
-	// transaction, and a change of the stock overwrote what others had cut meanwhile.
+	// After a BEGIN that SQLite refused with "busy", the row was read outside the transaction. A
+	// change of the stock then overwrote concurrent cuts.
 	{database: "SQLite", strategy: "conditional", sql: []faults.Fault{{Kind: faults.LockTimeout, Nth: 1, Times: 20, Only: begins}}, seed: 2},
 }
 
-// allRows returns a bounded choice of rows on a database. Every strategy meets a
-// fault at each of its first statements and commands, and every kind of fault occurs
-// at each of them for some strategy. Every strategy loses COMMITs in every way, and
-// void orders after them.
+// allRows returns a bounded selection of rows on a database. Every strategy gets a fault at each of
+// its first statements and commands, and every kind of fault occurs at each of them for some
+// strategy. Every strategy loses COMMITs in every way, and void orders after them.
 func allRows(database string) (rows []faultRow) {
-	const first = 8 // statements
+	const first = 8 // number of statements
 	kinds := slices.Concat(lostKinds, databaseKinds[database])
 	for i, spec := range strategiesOn(database) {
 		row := faultRow{database: database, strategy: spec.Name}

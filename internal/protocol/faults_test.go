@@ -48,7 +48,7 @@ type rig struct {
 	client   redis.UniversalClient
 	sqlFault *faults.Injector
 	hook     faults.Hook
-	logged   testenv.Buffer // by the instances
+	logged   testenv.Buffer // log of the instances
 	// unanswered counts the commands that ended without Redis's answer.
 	unanswered atomic.Int64
 }
@@ -87,7 +87,7 @@ func (r *rig) injectIntoDriver(t *testing.T, dbURL string) {
 	r.sqlFault = d.Injector
 }
 
-// sqliteErrors provokes SQLite's own errors and returns them.
+// sqliteErrors causes SQLite's own errors and returns them.
 func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
 	t.Helper()
 	open := func(name string) *sql.DB {
@@ -161,8 +161,8 @@ const (
 	clientTimeout = 7 * time.Second
 	// maxRun bounds the requests of a run.
 	maxRun = 30 * time.Second
-	// maxSettle bounds the sweeps after a run: some locks are free only when their
-	// lease ends, and a busy machine sweeps slowly.
+	// maxSettle bounds the sweeps after a run. Some locks are free only when their lease ends, and
+	// a busy machine sweeps slowly.
 	maxSettle = 25 * time.Second
 )
 
@@ -181,7 +181,7 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 		stop()
 		consuming.Wait()
 		for _, i := range instances {
-			if broken == nil && i.consumer != nil { // a row of another strategy may be next
+			if broken == nil && i.consumer != nil { // the next row may use another strategy
 				broken = i.Release(context.WithoutCancel(ctx))
 			}
 			i.Close()
@@ -194,10 +194,10 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 	var locks redislock.Options
 	if len(row.redis) > 0 {
 		locks.Lease = lostUnlockLease
-	} // else no unlock is lost, and a machine that stalls must lose no lock
+	} // otherwise no unlock is lost, and a slow machine must lose no lock
 	for range 2 {
 		var i *instance
-		err := testenv.Poll(testenv.Patience, func() (err error) { // the run before may have left a broken connection
+		err := testenv.Poll(testenv.Patience, func() (err error) { // the previous run may have left a broken connection
 			i, err = r.start(ctx, settings{strategy: row.strategy, noGuard: row.noGuard}, locks)
 			return err
 		})
@@ -270,8 +270,8 @@ func (r *rig) settle(ctx context.Context, within time.Duration, instances []*ins
 	return broken
 }
 
-// sweep sweeps once, and returns what is broken then. final is true if no sweep can
-// correct it.
+// sweep sweeps once, and returns the promises that are still broken. final is true if no sweep can
+// correct that.
 func (r *rig) sweep(ctx context.Context, instances []*instance, s *scenario, e *evidence) (broken error, final bool) {
 	var failed error
 	for _, i := range instances {
@@ -285,7 +285,7 @@ func (r *rig) sweep(ctx context.Context, instances []*instance, s *scenario, e *
 	return errors.Join(failed, e.check()), e.queued == 0 && e.checkOrders() != nil
 }
 
-// gather reads the evidence without the service. It asks the journal first: an order
+// gather reads the evidence without the service. It reads the journal first, because an order
 // leaves the journal when the ledger has it.
 func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence) (err error) {
 	db := r.sql.DB().WithContext(ctx)
@@ -359,7 +359,7 @@ type scenario struct {
 	random   *rand.Rand
 	skus     []stock.SKU
 	requests []order.Request
-	sets     []stock.Setting // sent one after the other
+	sets     []stock.Setting // settings sent one after the other
 
 	mu      sync.Mutex
 	answers []exchange
@@ -372,9 +372,8 @@ func newEmptyScenario(skus []stock.SKU) *scenario {
 	return &scenario{skus: skus, totals: make(map[stock.SKU][]int64), epochs: make(map[stock.SKU]int64)}
 }
 
-// newScenario returns a random scenario: twins with three keys, and orders without a
-// key, of one line and of several lines. Together they ask for more units than there
-// are.
+// newScenario returns a random scenario: duplicates with three keys, and orders without a key, of
+// one line and of several lines. Together they request more units than there are.
 func newScenario(run int64, row faultRow) *scenario {
 	a, b, c := stock.SKU(fmt.Sprintf("a.%d", run)), stock.SKU(fmt.Sprintf("b.%d", run)), stock.SKU(fmt.Sprintf("c.%d", run))
 	s := newEmptyScenario([]stock.SKU{a, b, c})
@@ -443,7 +442,7 @@ func (s *scenario) run(ctx context.Context, instances []*instance) {
 			switch {
 			case err == nil:
 				s.totals[set.SKU] = []int64{set.Total}
-			default: // it may have taken effect, or may yet
+			default: // the setting may have taken effect, or may do so later
 				s.totals[set.SKU] = append(s.totals[set.SKU], set.Total)
 			}
 		}
@@ -467,7 +466,7 @@ func (s *scenario) place(ctx context.Context, i *instance, r order.Request) repl
 	return a
 }
 
-// retryKeyed sends every request that has a key again, to every instance.
+// retryKeyed repeats every request with a key at every instance.
 func (s *scenario) retryKeyed(ctx context.Context, instances []*instance) {
 	done := make(map[string]bool)
 	for _, r := range s.requests {
@@ -481,15 +480,14 @@ func (s *scenario) retryKeyed(ctx context.Context, instances []*instance) {
 	}
 }
 
-// faultStride is the distance between the rows that a run on one database takes. The
-// number of rows of a strategy is no multiple of it, so the positions vary.
+// faultStride is the distance between the rows that a run on one database uses. The number of rows
+// of a strategy is not a multiple of it, so the positions vary.
 const faultStride = 29
 
-// TestFaults injects faults at one statement or command after another, and then
-// checks every promise, after the rows that broke one before a fix. Unless the run is thorough,
-// each database has one in faultStride of the other rows, and no row runs on two of them. With
-// -faults.search it runs random rows for that long instead. The same -faults.seed gives the
-// same rows.
+// TestFaults injects faults at one statement or command after another, and then checks every
+// promise. It begins with the rows that once broke one. Unless the run is thorough, each database
+// gets one in faultStride of the other rows, and no row runs on two databases. With -faults.search
+// it runs random rows for that duration instead. The same -faults.seed gives the same rows.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for n, d := range databases {
@@ -515,8 +513,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// seedsFrom returns one seed after another for that long. If the first is 0, it is taken
-// from the clock.
+// seedsFrom returns one seed after another for the duration. If the first is 0, it is taken from
+// the clock.
 func seedsFrom(first uint64, within time.Duration) iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		seed := first
@@ -549,10 +547,10 @@ func runRows(t *testing.T, d testenv.Database, rows iter.Seq[faultRow]) {
 }
 
 const (
-	// These are how many runs are under way at once on one database. Most of the time they
-	// wait. Each has a database of its own: a few runs are done sooner with few of them.
+	// These bound the concurrent runs on one database. Most of the time they wait. Each has its own
+	// database, so few runs are faster with few of them.
 	faultRigs, thoroughFaultRigs, stormRigs = 3, 6, 12
-	// maxBroken is how many broken runs on one database end the test.
+	// maxBroken is the number of broken runs on one database that ends the test.
 	maxBroken = 10
 )
 
@@ -579,7 +577,7 @@ func runAll[T any](t *testing.T, d testenv.Database, rigs int, each iter.Seq[T],
 				if err := run(r, one); err != nil {
 					broken.Add(1)
 					t.Error(err)
-					r = nil // it may be unusable now
+					r = nil // the rig may be unusable now
 				}
 			}
 		})

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestGalera: two instances write through two nodes of one cluster. The cluster has every
-// accepted order and oversells nothing, also after a node has crashed.
+// TestGalera lets two instances write through two nodes of one cluster. The cluster must have every
+// accepted order and oversell nothing, even after a node has crashed.
 func TestGalera(t *testing.T) {
 	t.Parallel()
 	if !testenv.Thorough() {

@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestLayouts: once another strategy has taken the stock over, an instance of the old one
-// refuses orders and is not ready. Unless the run is thorough, there is one strategy of each
-// layout, and each takeover happens on one of the databases.
+// TestLayouts checks that an instance of an old strategy refuses orders and is not ready once
+// another strategy has taken over the stock. Unless the run is thorough, there is one strategy of
+// each layout, and each takeover happens on one of the databases.
 func TestLayouts(t *testing.T) {
 	t.Parallel()
 	layouts := []string{"lua", "lock", "segment", "merged", "slots", "unit-rows", "async"}
@@ -57,8 +57,8 @@ func TestLayouts(t *testing.T) {
 	})
 }
 
-// TestAdoptionWhileCutting: a cutter reads a stock row, and then another strategy adopts
-// the row and sells its unit. The cutter does not cut it.
+// TestAdoptionWhileCutting lets a cutter read a stock row before another strategy adopts the row
+// and sells its unit. The cutter must not cut the row.
 func TestAdoptionWhileCutting(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
@@ -79,8 +79,8 @@ func TestAdoptionWhileCutting(t *testing.T) {
 	})
 }
 
-// TestAdoption: an adoption raises the epoch into its generation, and raises the version.
-// Takes and versions from before the adoption are no longer valid.
+// TestAdoption checks that an adoption raises the epoch into its generation, and raises the
+// version. Takes and versions from before the adoption must no longer be valid.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -104,9 +104,9 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// TestRollover: while one strategy takes over from another and both serve orders without
-// a guard, they sell exactly the units there are. Unless the run is thorough, each pair
-// sells on one of the databases.
+// TestRollover lets one strategy take over from another. While both serve orders without a guard,
+// they must sell exactly the existing units. Unless the run is thorough, each pair sells on one of
+// the databases.
 func TestRollover(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
@@ -159,10 +159,10 @@ func TestRollover(t *testing.T) {
 	})
 }
 
-// TestRollover_Parts: two instances of one strategy after another take two SKUs over in
-// mid-sale: some lend units to parts, which the next must take back. Most orders are cancelled,
-// or paid and refunded, at an instance that has just taken over. No unit is lost or invented.
-// Unless the run is thorough, they sell on one server.
+// TestRollover_Parts lets two instances of one strategy after another take over two SKUs during a
+// sale. Some strategies lend units to parts, which the next one must take back. Most orders are
+// cancelled, or paid and refunded, at an instance that has just taken over. No unit may be lost or
+// created. Unless the run is thorough, they sell on one server.
 func TestRollover_Parts(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {
@@ -254,8 +254,8 @@ func TestRollover_Parts(t *testing.T) {
 	})
 }
 
-// TestCreatedByTheOldLayout: after a takeover, an instance of the old layout creates a
-// SKU. The new owner adopts it like any other.
+// TestCreatedByTheOldLayout lets an instance of the old layout create a SKU after a takeover. The
+// new owner must adopt it like any other.
 func TestCreatedByTheOldLayout(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -287,8 +287,8 @@ func TestCreatedByTheOldLayout(t *testing.T) {
 	})
 }
 
-// TestSegmentsThereAndBack: instances divide the stock into fewer segments, and then into
-// as many as before. No unit is lost.
+// TestSegmentsThereAndBack divides the stock into fewer segments, and then into as many as before.
+// No unit may be lost.
 func TestSegmentsThereAndBack(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -299,7 +299,7 @@ func TestSegmentsThereAndBack(t *testing.T) {
 			i := s.open(t, settings{strategy: "segment", segments: segments, noGuard: true})
 			mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
 		}
-		if err := ready(t, first); err != nil { // the layout is its own again: it uses the current generation
+		if err := ready(t, first); err != nil { // the layout owns the stock again, and uses the current generation
 			t.Fatal(err)
 		}
 		mustPlace(t, first, request(stock.Line{SKU: sku, Quantity: 10}))
@@ -309,9 +309,9 @@ func TestSegmentsThereAndBack(t *testing.T) {
 	})
 }
 
-// TestStaleRedis: Redis restarts from a snapshot. Without a guard, units sold after the
-// snapshot are not sold again, neither by a running instance nor by a new one. Unless the
-// run is thorough, only lua is tried with both.
+// TestStaleRedis restarts Redis from a snapshot. Without a guard, units sold after the snapshot
+// must not be sold again, by a running instance or by a new one. Unless the run is thorough, only
+// lua is tried with both.
 func TestStaleRedis(t *testing.T) {
 	t.Parallel()
 	for n, name := range []string{"lua", "lock", "segment", "segment-lock"} {
@@ -359,7 +359,7 @@ func TestStaleRedis(t *testing.T) {
 	}
 }
 
-// TestStoreChanged: every count is refilled, under a single new generation.
+// TestStoreChanged checks that every count is refilled, under a single new generation.
 func TestStoreChanged(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -381,8 +381,8 @@ func TestStoreChanged(t *testing.T) {
 	})
 }
 
-// TestLoadFails: if the scripts of a generation cannot be loaded, the instance raises
-// another generation. It does not load the same one twice.
+// TestLoadFails checks that an instance raises another generation if the scripts of a generation
+// cannot be loaded. It must not load the same generation twice.
 func TestLoadFails(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
@@ -406,7 +406,7 @@ func TestLoadFails(t *testing.T) {
 	}
 }
 
-// TestReadyNeedsWrites: with a read-only ledger the instance is not ready.
+// TestReadyNeedsWrites checks that the instance is not ready with a read-only ledger.
 func TestReadyNeedsWrites(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[1:2], func(t *testing.T, s *shop) { // only PostgreSQL can make a single database read-only
@@ -430,8 +430,8 @@ func TestReadyNeedsWrites(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The setting applies to new sessions, so end all. This session ends last, which
-			// makes the statement fail.
+			// The setting applies to new sessions, so all sessions are ended. This session ends
+			// last, which makes the statement fail.
 			_ = db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() ORDER BY pid = pg_backend_pid()").Error
 		}
 		set("on")
@@ -445,8 +445,8 @@ func TestReadyNeedsWrites(t *testing.T) {
 	})
 }
 
-// TestIdleInstance: without any order, an instance notices that Redis has lost its
-// scripts. It raises the generation and writes the new one to the mark.
+// TestIdleInstance checks that an instance without orders notices that Redis has lost its scripts.
+// It must raise the generation and write the new one to the mark.
 func TestIdleInstance(t *testing.T) {
 	t.Parallel()
 	redis := testenv.OwnRedis(t)
@@ -476,7 +476,7 @@ func TestIdleInstance(t *testing.T) {
 	checkMark()
 }
 
-// TestUnreadableMark: an instance starts and is ready if the generation mark in Redis
+// TestUnreadableMark checks that an instance starts and is ready if the generation mark in Redis
 // cannot be parsed.
 func TestUnreadableMark(t *testing.T) {
 	t.Parallel()

@@ -12,12 +12,11 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// placeAsGroup places the orders that next returns, so that the ledger records them in
-// one group, and returns their replies. If inOrder is set, they are in this order in the
-// group. It stops a transaction before
-// its cut until all orders are queued. The ledger starts the next group after
-// lanePatience. If the orders are not queued by then, placeAsGroup calls next for
-// orders of new SKUs, and tries again.
+// placeAsGroup places the orders that next returns, so that the ledger records them in one group,
+// and returns their replies. If inOrder is set, they are in this order in the group. It stops a
+// transaction before its cut until all orders are queued. The ledger starts the next group after
+// lanePatience. If the orders are not queued by then, placeAsGroup tries again with orders of new
+// SKUs.
 func placeAsGroup(t *testing.T, i hooked, inOrder bool, next func() []order.Request) (replies []reply) {
 	t.Helper()
 	testenv.Await(t, "all orders are queued for one group", func() (grouped bool) {
@@ -30,8 +29,8 @@ func placeAsGroup(t *testing.T, i hooked, inOrder bool, next func() []order.Requ
 // lanePatience is how long the ledger waits for a group before it starts the next.
 const lanePatience = 250 * time.Millisecond
 
-// tryGroup is one try of placeAsGroup. If grouped is false, an order was not queued in
-// time, and the replies are of no use.
+// tryGroup is one try of placeAsGroup. If grouped is false, an order was not queued in time, and
+// the replies must be ignored.
 func tryGroup(t *testing.T, i hooked, inOrder bool, rs []order.Request) (replies []reply, grouped bool) {
 	t.Helper()
 	sku := newSKU("holder")
@@ -67,8 +66,8 @@ func tryGroup(t *testing.T, i hooked, inOrder bool, rs []order.Request) (replies
 	return replies, grouped
 }
 
-// TestGroup: the orders of a group are cut in the order of arrival, each if all its lines
-// still fit. Every request is answered with its own outcome.
+// TestGroup checks that the orders of a group are cut in the order of arrival, each if all its
+// lines still fit. Every request must get its own outcome.
 func TestGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
@@ -98,8 +97,8 @@ func TestGroup(t *testing.T) {
 	})
 }
 
-// TestPoisonedGroup: an order that the database refuses does not make the other orders of
-// its group fail.
+// TestPoisonedGroup checks that an order that the database refuses does not make the other orders
+// of its group fail.
 func TestPoisonedGroup(t *testing.T) {
 	t.Parallel()
 	poison := map[string][]string{
@@ -147,8 +146,8 @@ func TestPoisonedGroup(t *testing.T) {
 	})
 }
 
-// TestLockedRow: while one stock row is locked, orders of other SKUs are placed. Orders
-// of the locked SKU wait, and are placed once the row is free.
+// TestLockedRow locks one stock row. Meanwhile orders of other SKUs must be placed. Orders of the
+// locked SKU must wait, and be placed once the row is free.
 func TestLockedRow(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, oneOf(servers, 0), func(t *testing.T, s *shop) {
@@ -161,7 +160,7 @@ func TestLockedRow(t *testing.T) {
 			defer unlock()
 			began := time.Now()
 			var waiters []<-chan reply
-			for range 40 { // more than the transactions that run at once
+			for range 40 { // more orders than the transactions that run at once
 				waiters = append(waiters, place(t.Context(), i, oneUnit(locked)))
 			}
 			testenv.Await(t, "an order waits for the row", func() bool { return s.waiting(t) > 0 })
@@ -172,7 +171,7 @@ func TestLockedRow(t *testing.T) {
 				start := time.Now()
 				mustPlace(t, i, oneUnit(other))
 				if took := time.Since(start); took > rowLockWait {
-					if slow++; slow > 2 { // it is not the machine
+					if slow++; slow > 2 { // a slow machine is not the cause more than twice
 						t.Fatalf("%s: an order of another SKU took %v, like %d before", name, took, slow-1)
 					}
 				}
@@ -184,7 +183,7 @@ func TestLockedRow(t *testing.T) {
 				switch r := testenv.Receive(t, "an order of the locked row", w); {
 				case r.err == nil:
 					placed++
-				case held < rowLockWait || !errors.Is(r.err, stock.ErrBusy): // on a slow machine, some have waited for too long
+				case held < rowLockWait || !errors.Is(r.err, stock.ErrBusy): // on a slow machine, some orders have waited too long
 					t.Errorf("%s: %v", name, r.err)
 				}
 			}

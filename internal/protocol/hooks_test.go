@@ -26,8 +26,8 @@ type hook struct {
 	proceed chan struct{}
 }
 
-// arm makes the hook stop the next goroutine that reaches it. reached is closed when
-// the goroutine has stopped. proceed lets it go on, and may be called again.
+// arm makes the hook stop the next goroutine that reaches it. reached is closed when the goroutine
+// has stopped. proceed lets the goroutine continue, and may be called again.
 func (h *hook) arm() (reached <-chan struct{}, proceed func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,14 +93,14 @@ func (s *shop) openOptimistic(t *testing.T) (*instance, *hook) {
 	}}), planned
 }
 
-// hookedGate is a gate with a hook after a take, and one before its counter adjusts. It can
-// lose answers.
+// hookedGate is a gate with a hook after a take, and a hook before its counter adjusts. It can lose
+// answers.
 type hookedGate struct {
 	gate.Gate
 	taken, adjusting hook
 
 	mu        sync.Mutex
-	loseTakes int  // how many of the next takes lose their answer
+	loseTakes int  // number of the next takes whose answers get lost
 	noAdjust  bool // adjusts fail
 	noGive    bool // gives fail
 }
@@ -121,7 +121,7 @@ func (g *hookedGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, e
 	return taken, err
 }
 
-// around stops and fails what the counter sends to Redis.
+// around stops the commands of the counter at hooks, and makes them fail.
 func (g *hookedGate) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 	switch gate.ScriptName(cmds[0]) {
 	case "give":
@@ -182,7 +182,7 @@ func mentions(cmd redis.Cmder, sku stock.SKU) bool {
 	})
 }
 
-// badSKU fails adjustments and readings of one SKU, or all adjustments.
+// badSKU makes adjustments and reads of one SKU fail, or all adjustments.
 type badSKU struct {
 	sku stock.SKU
 	all bool
@@ -201,8 +201,8 @@ func (b *badSKU) around(ctx context.Context, cmds []redis.Cmder, run func(contex
 	return err
 }
 
-// failing returns a hook that fails the gate's script of that name for a SKU, or for all if
-// sku is empty.
+// failing returns a hook that makes the gate's script with the name fail for a SKU, or for all SKUs
+// if sku is empty.
 func failing(script string, sku stock.SKU) faults.Around {
 	return func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 		if gate.ScriptName(cmds[0]) == script && (sku == "" || mentions(cmds[0], sku)) {
@@ -218,10 +218,10 @@ func (s *shop) openStuck(t *testing.T, stuck stock.SKU) *instance {
 	return s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, around: failing("give", stuck)})
 }
 
-// loadCounter counts loads, and fails the next fail of them.
+// loadCounter counts loads, and makes the next fail of them fail.
 type loadCounter struct {
 	fail  int
-	loads map[any]int // by the text of the first script
+	loads map[any]int // number of loads, by the text of the first script
 }
 
 func (c *loadCounter) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {

@@ -22,8 +22,7 @@ import (
 
 var races = flag.Int("lifecycle.races", 0, "races of payments, cancellations and expiry in TestRaces; 0: a few")
 
-// expiresIn moves the order's time to be paid to so much after now, by the
-// database's clock.
+// expiresIn moves the end of the order's payment window to after from now, by the database's clock.
 func (s *shop) expiresIn(t *testing.T, id uuid.UUID, d time.Duration) {
 	t.Helper()
 	db := s.sql.Ledger()
@@ -37,8 +36,8 @@ func (s *shop) expiresIn(t *testing.T, id uuid.UUID, d time.Duration) {
 	}
 }
 
-// held counts the units of the SKU that orders hold: those that are pending, paid,
-// or refunded without returning their units.
+// held counts the units of the SKU in orders that hold them: pending, paid, or refunded without
+// returning the units.
 func (s *shop) held(t *testing.T, sku stock.SKU) (units int64) {
 	t.Helper()
 	const query = `SELECT COALESCE(SUM(quantity), 0) FROM order_lines WHERE sku = ? AND order_id IN
@@ -49,8 +48,8 @@ func (s *shop) held(t *testing.T, sku stock.SKU) (units int64) {
 	return units
 }
 
-// checkLifecycle checks, without the service, that the SKU's counts add up in the
-// ledger and at the gate, and that every payment of the order is in one place.
+// checkLifecycle checks, without the service, that the SKU's counts add up in the ledger and at the
+// gate. It also checks that every payment of the order is in one place.
 func (s *shop) checkLifecycle(t *testing.T, i *instance, sku stock.SKU, id uuid.UUID) {
 	t.Helper()
 	s.waitSettled(t, i.counter, sku)
@@ -91,13 +90,13 @@ func (s *shop) checkLifecycle(t *testing.T, i *instance, sku stock.SKU, id uuid.
 	}
 }
 
-// off returns a clock that is off by d.
+// off returns a clock that is wrong by d.
 func off(d time.Duration) func() time.Time {
 	return func() time.Time { return time.Now().Add(d) }
 }
 
-// TestLifecycle checks what becomes of an order and its units, on every database,
-// with a gate and without.
+// TestLifecycle checks the fate of an order and its units, on every database, with a gate and
+// without.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	type act func(i *instance, id uuid.UUID) error
@@ -122,7 +121,7 @@ func TestLifecycle(t *testing.T) {
 			i := s.open(t, settings{strategy: strategy})
 			for _, test := range []struct {
 				name    string
-				due     bool // the time to be paid has passed
+				due     bool // the payment window has ended
 				acts    []act
 				history []order.Status
 				held    int64
@@ -168,13 +167,13 @@ func TestLifecycle(t *testing.T) {
 	})
 }
 
-// TestLatePaymentBeforeTheSettle pays an order late whose instance was killed between
-// its commit and its settle. The order has expired, and its units have returned. So the
-// payment must wait until recovery has settled the first take, wherever its records are.
-// Otherwise recovery could give the units back that expiry has returned already.
+// TestLatePaymentBeforeTheSettle pays an order late whose instance was killed between its commit
+// and its settle. The order has expired, and its units have been returned. So the payment must wait
+// until recovery has settled the first take, wherever its records are. Otherwise recovery could
+// return the units a second time.
 func TestLatePaymentBeforeTheSettle(t *testing.T) {
 	t.Parallel()
-	const segments, total, quantity = 3, 9, 4 // a first take needs two segments, a second one finds enough in the third
+	const segments, total, quantity = 3, 9, 4 // a first take needs two segments, and a second take finds enough in the third
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
 		for _, strategy := range []string{"lua", "segment", "segment-lock"} {
 			t.Run(strategy, func(t *testing.T) {
@@ -183,7 +182,7 @@ func TestLatePaymentBeforeTheSettle(t *testing.T) {
 				sku := newSKU("late")
 				addStock(t, i, sku, total)
 				d := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: []stock.Line{{SKU: sku, Quantity: quantity}}}
-				binary.BigEndian.PutUint32(d.OrderID[12:], segments-1) // asks the last segment first
+				binary.BigEndian.PutUint32(d.OrderID[12:], segments-1) // selects the last segment first
 				first, err := i.gate.Take(t.Context(), d)
 				if err != nil {
 					t.Fatal(err)
@@ -205,10 +204,10 @@ func TestLatePaymentBeforeTheSettle(t *testing.T) {
 	})
 }
 
-// TestRaces lets two payments, a cancellation and expiry meet at the deadline on two
-// instances, whose clocks are an hour apart. In a third of the rounds late payments are
-// refused, and in another third a second buyer wants the unit. Each order ends in one
-// state, its units add up, and no payment is lost.
+// TestRaces lets two payments, a cancellation and expiry coincide at the deadline on two instances,
+// whose clocks are an hour apart. In a third of the rounds late payments are refused, and in
+// another third a second buyer wants the unit. Each order must end in one state, its units must add
+// up, and no payment may be lost.
 func TestRaces(t *testing.T) {
 	t.Parallel()
 	rounds := *races
@@ -261,15 +260,15 @@ func TestRaces(t *testing.T) {
 	})
 }
 
-// raceKind is where a race takes place.
+// raceKind describes a race.
 type raceKind struct {
 	among  []*instance
-	sku    stock.SKU // it has one unit
-	wanted bool      // a second buyer wants the unit
+	sku    stock.SKU // SKU with one unit
+	wanted bool      // a second buyer orders the unit
 }
 
-// race places one order, lets payments, a cancellation and expiry meet at its deadline,
-// and returns how the order has ended. The unit is in stock again then.
+// race places one order, lets payments, a cancellation and expiry coincide at its deadline, and
+// returns the end of the order. The unit is in stock again then.
 func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end string) {
 	t.Helper()
 	among := kind.among
@@ -339,9 +338,8 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 	return string(after.Status)
 }
 
-// raceTimes says how long after now the order of a round expires, and whether the payments
-// wait for the cancellation.
-// The first rounds have one winner each, so that every end happens.
+// raceTimes returns when the order of a round expires, from now, and whether the payments wait for
+// the cancellation. The first rounds have one winner each, so that every end occurs.
 func raceTimes(round int) (deadline time.Duration, cancelFirst bool) {
 	switch round {
 	case 1, 3: // no cancellation; late payments are refused, or revive the order
@@ -354,7 +352,7 @@ func raceTimes(round int) (deadline time.Duration, cancelFirst bool) {
 	return rand.N(3 * time.Millisecond), false
 }
 
-// payUntilAnswered pays the order as a provider that repeats its callback.
+// payUntilAnswered pays the order like a provider that repeats its callback.
 func payUntilAnswered(t *testing.T, i *instance, id uuid.UUID, payment string) (err error) {
 	_ = testenv.Poll(testenv.Patience, func() error {
 		if _, err = i.Pay(t.Context(), id, payment); errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrUnavailable) {
@@ -387,8 +385,8 @@ func buyFreed(t *testing.T, over <-chan struct{}, i *instance, sku stock.SKU) uu
 	}
 }
 
-// checkPayments checks that each payment is recorded as it was answered, and is answered
-// the same again.
+// checkPayments checks that each payment is recorded as it was answered, and gets the same answer
+// again.
 func (s *shop) checkPayments(t *testing.T, among []*instance, id uuid.UUID, payments []string, answers []error) {
 	t.Helper()
 	for n, payment := range payments {

@@ -26,7 +26,7 @@ func sell(t *testing.T, i *instance, set stock.Setting) {
 
 func ptr[T any](v T) *T { return &v }
 
-// claimed reads how many units the buyers hold of the SKU.
+// claimed returns how many units of the SKU the buyers hold.
 func (s *shop) claimed(t *testing.T, sku stock.SKU) (units int64) {
 	t.Helper()
 	if err := s.sql.DB().Raw("SELECT COALESCE(SUM(units), 0) FROM claims WHERE sku = ?", string(sku)).Row().Scan(&units); err != nil {
@@ -35,9 +35,9 @@ func (s *shop) claimed(t *testing.T, sku stock.SKU) (units int64) {
 	return units
 }
 
-// crowdOf sends n requests for one unit at once, to the instances in turn, and returns
-// the orders that were accepted. The others must be refused for the reason. Busy
-// requests are sent again.
+// crowdOf sends n requests for one unit at once, to the instances in turn, and returns the orders
+// that were accepted. The others must be refused for the reason. Requests answered "busy" are sent
+// again.
 func crowdOf(t *testing.T, instances []*instance, n int, r order.Request, reason error) (accepted []uuid.UUID) {
 	t.Helper()
 	var (
@@ -69,9 +69,9 @@ func crowdOf(t *testing.T, instances []*instance, n int, r order.Request, reason
 	return accepted
 }
 
-// TestBuyerLimit: many requests of one buyer at once, over two instances, get exactly
-// the limit. A unit that is returned can be claimed again, once. Unless the run is
-// thorough, each strategy sells on one of the databases.
+// TestBuyerLimit sends many requests of one buyer at once, over two instances. They must get
+// exactly the limit. A returned unit can be claimed again, once. Unless the run is thorough, each
+// strategy sells on one of the databases.
 func TestBuyerLimit(t *testing.T) {
 	t.Parallel()
 	const requests = 100
@@ -116,8 +116,8 @@ func TestBuyerLimit(t *testing.T) {
 	}
 }
 
-// TestLimitOnASoldSKU: units that were sold before the limit was set count towards it,
-// except those that were returned. An administrator may remove stock all the same.
+// TestLimitOnASoldSKU checks that units that were sold before the limit was set count towards it,
+// except returned ones. An administrator must still be able to remove stock.
 func TestLimitOnASoldSKU(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
@@ -155,7 +155,7 @@ func TestLimitOnASoldSKU(t *testing.T) {
 		last := mustPlace(t, i, oneUnit(sku))
 		mustRefuse(t, i, oneUnit(sku), stock.ErrBuyerLimit)
 
-		sell(t, i, stock.Setting{SKU: sku, Total: 9, OpensAt: ptr(time.Now().Add(time.Hour))}) // keeps the limit
+		sell(t, i, stock.Setting{SKU: sku, Total: 9, OpensAt: ptr(time.Now().Add(time.Hour))}) // does not change the limit
 		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 3, BuyerLimit: ptr(int64(0))}); !errors.Is(err, stock.ErrBelowSold) {
 			t.Errorf("a total below what is sold: %v", err)
 		}
@@ -179,9 +179,9 @@ func TestLimitOnASoldSKU(t *testing.T) {
 	})
 }
 
-// TestRulesInMidSale: two instances sell from parts of a stock row while its buyer limit, its
-// hours and its total change. Each rule holds on both from the moment it is answered, and
-// no unit is lost or invented. Unless the run is thorough, each strategy sells on one server.
+// TestRulesInMidSale lets two instances sell from parts of a stock row while its buyer limit, its
+// hours and its total change. Each rule must apply on both once the change is answered, and no unit
+// may be lost or created. Unless the run is thorough, each strategy sells on one server.
 func TestRulesInMidSale(t *testing.T) {
 	t.Parallel()
 	for n, strategy := range []string{"unit-rows", "slots"} {
@@ -258,7 +258,7 @@ func TestRulesInMidSale(t *testing.T) {
 	}
 }
 
-// TestHoursCleared: an instance through which opens_at or closes_at is cleared sells at
+// TestHoursCleared checks that an instance through which opens_at or closes_at is cleared sells at
 // once, although it has just refused an order.
 func TestHoursCleared(t *testing.T) {
 	t.Parallel()
@@ -275,9 +275,9 @@ func TestHoursCleared(t *testing.T) {
 	})
 }
 
-// TestOpeningHours: orders are accepted from the opening to the closing by the
-// database's clock, and refused before and after. Keys are replayed at any time. Unless
-// the run is thorough, each strategy sells on one of the databases.
+// TestOpeningHours checks that orders are accepted from the opening to the closing by the
+// database's clock, and refused before and after. Keys must be replayed at any time. Unless the run
+// is thorough, each strategy sells on one of the databases.
 func TestOpeningHours(t *testing.T) {
 	t.Parallel()
 	for n, strategy := range []string{"lua", "merged", "conditional"} {
@@ -301,7 +301,7 @@ func TestOpeningHours(t *testing.T) {
 					err           error
 					buy           order.Request
 				)
-				for lead := 700 * time.Millisecond; refused == 0; lead *= 2 { // a busy machine may ask too late
+				for lead := 700 * time.Millisecond; refused == 0; lead *= 2 { // on a busy machine, the order may come too late
 					sku = newSKU("hours")
 					buy = withKey(oneUnit(sku), string(sku))
 					opens := now().Add(lead)

@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestManySKUs: with several pages of stock rows, an instance that has just taken the
-// stock over, or whose gate was emptied, sells any SKU at once, and a sweep fills all
-// the others. A row that another session has locked stops only its own SKU.
+// TestManySKUs uses several pages of stock rows. An instance that has just taken over the stock, or
+// whose gate was emptied, must sell any SKU at once, and a sweep must fill all the others. A row
+// that another session has locked must stop only its own SKU.
 func TestManySKUs(t *testing.T) {
 	t.Parallel()
 	const rows = 1200

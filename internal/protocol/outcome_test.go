@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestVanishedDuplicate: the ledger refuses a void order as a duplicate, but has no order
-// of this ID. The outcome of the take stays unknown.
+// TestVanishedDuplicate makes the ledger refuse a void order as a duplicate although it has no
+// order with this ID. The outcome of the take must stay unknown.
 func TestVanishedDuplicate(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testenv.Postgres(t))
@@ -43,8 +43,8 @@ func TestVanishedDuplicate(t *testing.T) {
 	}
 }
 
-// TestOpenOutcomeGivesNothingBack: while the ledger cannot tell the outcome of a take,
-// neither the request nor recovery gives its units back.
+// TestOpenOutcomeGivesNothingBack checks that a take's units are not given back, by the request or
+// by recovery, while the ledger cannot tell its outcome.
 func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -67,7 +67,8 @@ func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 			t.Errorf("resolved as %+v, want unknown", o)
 		}
 		checkInFlight("the request")
-		// Run also ends takes that are still open. A sweep would fail: it reads the database.
+		// Run also ends takes that are still open. A sweep would fail, because it reads the
+		// database.
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		i.Run(ctx)
 		cancel()
@@ -80,10 +81,10 @@ func TestOpenOutcomeGivesNothingBack(t *testing.T) {
 // withInserts reports whether the INSERTs came with the COMMIT that is held.
 func withInserts(commit *faults.Hold) bool { return strings.Contains(commit.Text, "INSERT") }
 
-// TestCommitInLimbo: the connection breaks while a COMMIT is on its way. As long as the
-// server may still execute it, no request treats it as failed: it waits for the open
-// transaction, or its void order makes the COMMIT fail. Unless the run is thorough, each
-// strategy loses its connection to one of the servers.
+// TestCommitInLimbo breaks the connection while a COMMIT is under way. As long as the server may
+// still execute the COMMIT, no request may treat it as failed. A request waits for the open
+// transaction, or its void order makes the COMMIT fail. Unless the run is thorough, each strategy
+// loses its connection to one of the servers.
 func TestCommitInLimbo(t *testing.T) {
 	t.Parallel()
 	for server, d := range servers {
@@ -179,15 +180,14 @@ func TestCommitInLimbo(t *testing.T) {
 	}
 }
 
-// TestTransactionInLimbo: the connection breaks after a whole transaction was sent,
-// while the server executes it. The request is not answered before the transaction
-// ends.
+// TestTransactionInLimbo breaks the connection after a whole transaction was sent, while the server
+// executes it. The request must not be answered before the transaction ends.
 func TestTransactionInLimbo(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		database      testenv.Database
 		stop          []string // makes the transaction wait after the orders and before the COMMIT
-		lock, release string   // what it waits for
+		lock, release string   // the lock it waits for, and its release
 	}{
 		{testenv.Database{Name: "MariaDB", URL: testenv.MariaDB}, []string{`CREATE TRIGGER hold BEFORE INSERT ON order_lines FOR EACH ROW
 			BEGIN DO GET_LOCK(NEW.sku, 20); DO RELEASE_LOCK(NEW.sku); END`}, "DO GET_LOCK(?, 1)", "DO RELEASE_LOCK(?)"},

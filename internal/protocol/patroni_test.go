@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestPatroni kills the primary of two nodes that Patroni manages in mid-sale, and its
-// Patroni. Patroni promotes the synchronous standby, the instances follow, and no accepted
-// order is lost.
+// TestPatroni kills the primary of two nodes that Patroni manages, and its Patroni, during a sale.
+// Patroni must promote the synchronous standby, the instances must follow, and no accepted order
+// may be lost.
 func TestPatroni(t *testing.T) {
 	t.Parallel()
 	if !testenv.Thorough() {

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestPlace: every strategy gives a single client the right answers.
+// TestPlace checks that every strategy gives a single client the right answers.
 func TestPlace(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, s *shop, i *instance) {
@@ -36,7 +36,7 @@ func TestPlace(t *testing.T) {
 			t.Errorf("created at %v: not UTC, or not whole microseconds", o.CreatedAt)
 		}
 		found, err := i.Order(t.Context(), o.ID)
-		if found.ExpiresAt, found.Status = o.ExpiresAt, first; err != nil || !sameOrder(found, o) { // a queued order goes on
+		if found.ExpiresAt, found.Status = o.ExpiresAt, first; err != nil || !sameOrder(found, o) { // a queued order changes later
 			t.Errorf("found %+v, %v; placed %+v", found, err, o)
 		}
 		if _, err := i.Order(t.Context(), uuid.New()); !errors.Is(err, order.ErrUnknownOrder) {
@@ -77,8 +77,8 @@ func skuOf(err error) stock.SKU {
 // errorOf returns the error of Place.
 func errorOf(_ order.Order, _ bool, err error) error { return err }
 
-// TestKeys: a request with a known key is answered with the first order, even if the stock
-// or the order has changed since.
+// TestKeys checks that a request with a known key gets the first order, even if the stock or the
+// order has changed since.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, s *shop, i *instance) {
@@ -137,7 +137,7 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// TestTwins: concurrent requests with one key create one order.
+// TestTwins checks that concurrent requests with one key create one order.
 func TestTwins(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, s *shop, i *instance) {
@@ -167,15 +167,15 @@ func TestTwins(t *testing.T) {
 		}
 		counter := i.counter
 		if spec, _ := assembly.FindStrategy(i.strategy); !spec.Sound {
-			counter = nil // without soundness the gate may miscount twins
+			counter = nil // without soundness, the gate may miscount concurrent requests
 		}
 		s.waitSettled(t, counter, sku)
 		s.checkBalance(t, counter, sku, 1)
 	})
 }
 
-// TestHangUp: a request that its client cancels does not affect the others. A retry with
-// its key gets the order of the request.
+// TestHangUp checks that a request that its client cancels does not affect the others. A retry with
+// its key must get the order of the request.
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
@@ -214,8 +214,8 @@ func TestHangUp(t *testing.T) {
 	})
 }
 
-// TestNoAnswerBeforeCommit: if the transaction fails, no request is answered as
-// accepted, and the gate has its units back.
+// TestNoAnswerBeforeCommit checks that no request is answered as accepted if the transaction fails,
+// and that the gate has its units back.
 func TestNoAnswerBeforeCommit(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -235,8 +235,8 @@ func TestNoAnswerBeforeCommit(t *testing.T) {
 	})
 }
 
-// TestCompensationOutlivesTheRequest: if a request is cancelled between the gate and
-// the ledger, or the answer to its take is lost, its units are given back at once.
+// TestCompensationOutlivesTheRequest checks that units are given back at once if a request is
+// cancelled between the gate and the ledger, or the answer to its take is lost.
 func TestCompensationOutlivesTheRequest(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {

@@ -23,15 +23,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// hookedJournal is a journal with a hook after an order was queued. Its orders may stay
-// in it, and may be claimed early or not at all.
+// hookedJournal is a journal with a hook after an order was queued. It can keep its orders, claim
+// them early, or not claim them at all.
 type hookedJournal struct {
 	async.Journal
 	queued     hook
-	keep       atomic.Bool // orders are not finished
+	keep       atomic.Bool // finished orders stay in the journal
 	claimsNone atomic.Bool
-	claimsAll  atomic.Bool // also orders that other consumers have just got
-	lose       atomic.Bool // the answer to an order that was queued
+	claimsAll  atomic.Bool // also claims orders that other consumers have just got
+	lose       atomic.Bool // loses the answer to an order that was queued
 }
 
 func (j *hookedJournal) Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]stock.Take, error) {
@@ -108,7 +108,7 @@ func drain(t *testing.T, i *instance) {
 	stop()
 }
 
-// draining makes an instance one of a layout that nobody sells under.
+// draining gives an instance a layout under which no other instance sells.
 func draining(built *assembly.Strategy) { built.Layout += ", draining" }
 
 // mustQueue places an order, which must be queued.
@@ -147,9 +147,9 @@ func waitFinished(t *testing.T, i *instance) {
 	})
 }
 
-// TestQueuedOrder: an order is answered before its commit, and every instance says what
-// has become of it. Recovery leaves it alone, and it cannot be paid or cancelled before
-// it is committed.
+// TestQueuedOrder checks that an order is answered before its commit, and that every instance knows
+// its state. Recovery must not touch it, and it must not be paid or cancelled before it is
+// committed.
 func TestQueuedOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
@@ -216,8 +216,8 @@ func TestQueuedOrder(t *testing.T) {
 	})
 }
 
-// TestQueuedOrderTakesAgain: after a refill, queued orders take their units again under
-// the new epoch. Those that find none are refused, and their keys may be used again.
+// TestQueuedOrderTakesAgain checks that queued orders take their units again under the new epoch
+// after a refill. Orders that find no units must be refused, and their keys may be used again.
 func TestQueuedOrderTakesAgain(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -273,8 +273,8 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 	})
 }
 
-// voided resolves a take of the order's ID, as an instance of another strategy may do that
-// has lost the stock since.
+// voided resolves a take of the order's ID, as an instance of another strategy may do that has lost
+// the stock since.
 func voided(t *testing.T, i *instance, o order.Order) {
 	t.Helper()
 	late := stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines}
@@ -283,8 +283,8 @@ func voided(t *testing.T, i *instance, o order.Order) {
 	}
 }
 
-// TestQueuedOrderIsVoid: a queued order's ID gets a void order. The order was acknowledged,
-// so it is still found, and ends as refused. Its key leads to another order then.
+// TestQueuedOrderIsVoid gives a queued order's ID a void order. The queued order was acknowledged,
+// so it must still be found, and end as refused. Its key must then lead to another order.
 func TestQueuedOrderIsVoid(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -312,16 +312,15 @@ func TestQueuedOrderIsVoid(t *testing.T) {
 	})
 }
 
-// TestQueuedBehindAVoidOrder: a keyed order is queued while its ID has a void order, and
-// another request of the key is answered with it before the first one is. The first one
-// gets the key's next order. The one that was acknowledged ends as refused, and does not
-// vanish.
+// TestQueuedBehindAVoidOrder queues a keyed order while its ID has a void order. Another request of
+// the key is answered with it before the first one is. The first request must get the key's next
+// order. The acknowledged order must end as refused, and not vanish.
 func TestQueuedBehindAVoidOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[2:], func(t *testing.T, s *shop) {
 		i := s.openQueueing(t, settings{takeDeadline: immediateDeadline, noGuard: true})
 		sku := newSKU("twice")
-		addStock(t, i.instance, sku, 1) // the key's next order needs what the refused one had
+		addStock(t, i.instance, sku, 1) // the key's next order needs the units of the refused one
 		keyed := withKey(oneUnit(sku), string(sku))
 		lost := mustQueue(t, i.instance, keyed)
 		if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:queued", "holdfast:{"+s.ledgerID.String()+"}:journal").Err(); err != nil {
@@ -347,9 +346,9 @@ func TestQueuedBehindAVoidOrder(t *testing.T) {
 	})
 }
 
-// TestQueuedTwinOfALiveOrder: a key's first ID is void, and its live order has the second
-// one. Two requests repeat the key at once, and both get the live order, although the first
-// of them has queued an order under the first ID for a moment.
+// TestQueuedTwinOfALiveOrder uses a key whose first ID is void, and whose live order has the second
+// one. Two requests repeat the key at once, and the first of them briefly queues an order under the
+// first ID. Both must get the live order.
 func TestQueuedTwinOfALiveOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[2:], func(t *testing.T, s *shop) {
@@ -357,7 +356,7 @@ func TestQueuedTwinOfALiveOrder(t *testing.T) {
 		sku := newSKU("live")
 		addStock(t, lua, sku, 2)
 		keyed := withKey(oneUnit(sku), string(sku))
-		probe := mustPlace(t, lua, keyed) // tells the key's first ID
+		probe := mustPlace(t, lua, keyed) // shows the key's first ID
 		if err := errors.Join(
 			s.sql.DB().Exec("UPDATE orders SET status = 'void' WHERE id = ?", s.sql.Dialect().UUID(probe.ID)).Error,
 			s.sql.DB().Exec("UPDATE stock SET available = available + 1 WHERE sku = ?", string(sku)).Error,
@@ -382,8 +381,8 @@ func TestQueuedTwinOfALiveOrder(t *testing.T) {
 	})
 }
 
-// TestQueueIsLost: Redis loses the hash of queued orders. The orders are gone, and
-// recovery gives their units back.
+// TestQueueIsLost checks that recovery returns the units of queued orders after Redis has lost
+// their hash. The orders are lost.
 func TestQueueIsLost(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
@@ -396,14 +395,14 @@ func TestQueueIsLost(t *testing.T) {
 		}
 		sweep(t, i.instance)
 		s.checkBalance(t, i.counter, sku, 0)
-		wantStatus(t, i.instance, o.ID, order.Void) // which is never shown
+		wantStatus(t, i.instance, o.ID, order.Void) // the void order is never shown
 		consume(t, i.instance)
 		waitFinished(t, i.instance)
 		s.checkBalance(t, i.counter, sku, 0)
 	})
 }
 
-// mustReplay places an order again, which must have been placed before.
+// mustReplay repeats the request for an order, which must have been placed before.
 func mustReplay(t *testing.T, i *instance, r order.Request) order.Order {
 	t.Helper()
 	o, replayed, err := i.Place(t.Context(), r)
@@ -413,7 +412,7 @@ func mustReplay(t *testing.T, i *instance, r order.Request) order.Order {
 	return o
 }
 
-// TestQueuedTwinOfACommittedOrder: the key of an order that has left the journal queues
+// TestQueuedTwinOfACommittedOrder checks that a repeat of an order that has left the journal queues
 // nothing, and cuts nothing.
 func TestQueuedTwinOfACommittedOrder(t *testing.T) {
 	t.Parallel()
@@ -433,8 +432,8 @@ func TestQueuedTwinOfACommittedOrder(t *testing.T) {
 	})
 }
 
-// TestFastConsumer: a consumer commits a keyed order before its request looks the key up
-// in the ledger. The request's own order is no twin: nothing is given back.
+// TestFastConsumer lets a consumer commit a keyed order before its request looks the key up in the
+// ledger. The request must recognise its own order, and give nothing back.
 func TestFastConsumer(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
@@ -458,8 +457,8 @@ func TestFastConsumer(t *testing.T) {
 	})
 }
 
-// TestLostQueueAnswer: the gate's answer to an order is lost. The order is not
-// acknowledged, and its units are not given back: a consumer may commit it.
+// TestLostQueueAnswer loses the gate's answer to an order. The order must not be acknowledged, and
+// its units must not be given back, because a consumer may commit it.
 func TestLostQueueAnswer(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
@@ -469,7 +468,7 @@ func TestLostQueueAnswer(t *testing.T) {
 		i.journal.lose.Store(true)
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrUnavailable)
 		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
-		if err != nil || !replayed || o.Status != order.Queued { // the journal has it
+		if err != nil || !replayed || o.Status != order.Queued { // the journal has the order
 			t.Errorf("answered %+v (replayed %v, %v)", o, replayed, err)
 		}
 		consume(t, i.instance)
@@ -478,9 +477,9 @@ func TestLostQueueAnswer(t *testing.T) {
 	})
 }
 
-// TestCommittedBeforeARefill: a consumer commits an order and does not finish it. After
-// a refill of one of its SKUs, another consumer finds the order's take stale. It does
-// not give the units of the other SKU back.
+// TestCommittedBeforeARefill lets a consumer commit an order and not finish it. After a refill of
+// one of its SKUs, another consumer finds the order's take stale. It must not give back the units
+// of the other SKU.
 func TestCommittedBeforeARefill(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, oneOf(databases, 0), func(t *testing.T, s *shop) {
@@ -508,9 +507,8 @@ func TestCommittedBeforeARefill(t *testing.T) {
 	})
 }
 
-// TestSlowConsumer: a consumer pauses inside its transaction, or before it, and another
-// one claims its order. The order is committed once, also if the stock was refilled
-// meanwhile.
+// TestSlowConsumer lets a consumer pause inside its transaction, or before it, while another one
+// claims its order. The order must be committed once, even if the stock was refilled meanwhile.
 func TestSlowConsumer(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {
@@ -545,9 +543,9 @@ func TestSlowConsumer(t *testing.T) {
 	})
 }
 
-// TestQueuedLockedRow: another transaction holds a stock row. The queued orders of the SKU,
-// more than a consumer works on at once, delay no queued orders of other SKUs: those are committed while the
-// row is locked. The others are committed once it is free.
+// TestQueuedLockedRow locks a stock row. The queued orders of the SKU are more than a consumer
+// works on at once. They must not delay queued orders of other SKUs, which are committed while the
+// row is locked. The others must be committed once it is free.
 func TestQueuedLockedRow(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {
@@ -586,8 +584,8 @@ func TestQueuedLockedRow(t *testing.T) {
 	})
 }
 
-// TestQueuedCommitInLimbo: the connection of a consumer breaks during its COMMIT. The
-// order stays in the journal until the outcome is known, and is committed once.
+// TestQueuedCommitInLimbo breaks the connection of a consumer during its COMMIT. The order must
+// stay in the journal until the outcome is known, and be committed once.
 func TestQueuedCommitInLimbo(t *testing.T) {
 	t.Parallel()
 	for _, d := range oneOf(servers, 0) {
@@ -617,8 +615,8 @@ func TestQueuedCommitInLimbo(t *testing.T) {
 	}
 }
 
-// TestStreamIsLost: Redis loses the stream of queued orders while a consumer works on one
-// of them, and keeps the hash. The orders are delivered again, and each is committed once.
+// TestStreamIsLost makes Redis lose the stream of queued orders while a consumer works on one of
+// them, and keep the hash. The orders must be delivered again, and each must be committed once.
 func TestStreamIsLost(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {
@@ -650,9 +648,9 @@ func TestStreamIsLost(t *testing.T) {
 	})
 }
 
-// TestNoOtherStrategy: while orders may be queued, no other strategy takes over the stock,
-// not even one without a gate, and not while they are drained either. Afterwards it does,
-// and shows the orders.
+// TestNoOtherStrategy checks that no other strategy takes over the stock while orders may be
+// queued. That includes strategies without a gate, and the time during a drain. After the drain
+// another strategy must take over, and show the orders.
 func TestNoOtherStrategy(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -699,9 +697,9 @@ func TestNoOtherStrategy(t *testing.T) {
 	})
 }
 
-// TestQueueAfterADrain: an instance does not know yet that its orders are drained. It can
-// queue nothing from then on, although the gate has its counts, and although it writes its
-// own mark again.
+// TestQueueAfterADrain uses an instance that does not know yet that its orders are drained. It must
+// not queue anything from then on, even if the gate has its counts, or if it writes its own mark
+// again.
 func TestQueueAfterADrain(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases[:1], func(t *testing.T, s *shop) {
@@ -738,8 +736,8 @@ func TestQueueAfterADrain(t *testing.T) {
 	})
 }
 
-// TestRejectedQueuedOrder: the database refuses the lines of a queued order for what they
-// are. The order ends as refused, and its units are for sale again.
+// TestRejectedQueuedOrder makes the database reject the lines of a queued order. The order must end
+// as refused, and its units must be available again.
 func TestRejectedQueuedOrder(t *testing.T) {
 	t.Parallel()
 	for _, d := range oneOf(servers, 1) {
@@ -765,10 +763,9 @@ func TestRejectedQueuedOrder(t *testing.T) {
 	}
 }
 
-// TestRefusalMeetsAVoidOrder: the row of a refused order is inserted, the ID is a
-// duplicate, and the row that has it is void. The order was acknowledged: it ends as
-// refused, and does not vanish. The fault stands for a void order that is committed after
-// the DELETE that would have removed it.
+// TestRefusalMeetsAVoidOrder inserts the row of a refused order while its ID belongs to a void row.
+// The order was acknowledged, so it must end as refused, and not vanish. The fault stands for a
+// void order that is committed after the DELETE that would have removed it.
 func TestRefusalMeetsAVoidOrder(t *testing.T) {
 	t.Parallel()
 	for _, d := range withServer(0) {

@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestRecovery: a sweep resolves the units that a killed instance left in flight, at
+// TestRecovery checks that a sweep resolves the units that a killed instance left in flight, at
 // whichever step it was killed.
 func TestRecovery(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestRecovery(t *testing.T) {
 			}
 		}, 0},
 		{"after another take of the order", func(t *testing.T, i *instance, d stock.Take) {
-			// Another take has recorded the order of this ID.
+			// Another take has recorded the order with this ID.
 			d.TakeID = uuid.New()
 			if err := record(t, i, d); err != nil {
 				t.Fatal(err)
@@ -72,8 +72,8 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestRecoveryByAll: several instances recover the same takes at once, and give no unit
-// back twice.
+// TestRecoveryByAll checks that several instances that recover the same takes at once return no
+// unit twice.
 func TestRecoveryByAll(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
@@ -104,7 +104,7 @@ func TestRecoveryByAll(t *testing.T) {
 	})
 }
 
-// TestYoungTakesAreLeft: recovery ignores takes before their deadline, because their
+// TestYoungTakesAreLeft checks that recovery ignores takes before their deadline, because their
 // instance may still work on them.
 func TestYoungTakesAreLeft(t *testing.T) {
 	t.Parallel()
@@ -123,8 +123,8 @@ func TestYoungTakesAreLeft(t *testing.T) {
 	})
 }
 
-// TestRecoveryBehindALostMaster: a master of a cluster is away. Sweeps and the instance's
-// own recovery report it, and recover the takes of the masters behind it.
+// TestRecoveryBehindALostMaster stops a master of a cluster. Sweeps and the instance's own recovery
+// must report that, and recover the takes of the masters after it.
 func TestRecoveryBehindALostMaster(t *testing.T) {
 	t.Parallel()
 	s, cluster := newShop(t, sqliteURL(t)), testenv.OwnRedisCluster(t, 0)
@@ -143,7 +143,7 @@ func TestRecoveryBehindALostMaster(t *testing.T) {
 	if err := i.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	skus := make(map[string]stock.SKU) // one of each master, by the master's address
+	skus := make(map[string]stock.SKU) // one SKU on each master, by the master's address
 	for len(skus) < len(cluster.Nodes) {
 		sku := newSKU("behind")
 		master, err := client.MasterForKey(t.Context(), fmt.Sprintf("{%s:%s}", s.ledgerID, sku))
@@ -193,9 +193,9 @@ func TestRecoveryBehindALostMaster(t *testing.T) {
 	testenv.Await(t, "the instance has recovered the takes", recovered)
 }
 
-// TestSlowTwin: an instance pauses between the take and the ledger until after the
-// deadline. It then finds its order void and takes again. If another buyer has got the
-// unit that was given back, the request is refused, and the unit is not sold twice.
+// TestSlowTwin lets an instance pause between the take and the ledger until after the deadline. It
+// then finds its order void and takes again. If another buyer has got the returned unit, the
+// request must be refused, and the unit must not be sold twice.
 func TestSlowTwin(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
@@ -238,7 +238,7 @@ func TestSlowTwin(t *testing.T) {
 	})
 }
 
-// TestRecoveriesAreCounted: a try that does not recover a take is not counted.
+// TestRecoveriesAreCounted checks that a try that does not recover a take is not counted.
 func TestRecoveriesAreCounted(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
@@ -267,8 +267,8 @@ func TestRecoveriesAreCounted(t *testing.T) {
 	}
 }
 
-// TestOneBadSKU: an error of one SKU does not keep a sweep from the others. On a cluster,
-// one of them may be away.
+// TestOneBadSKU checks that an error of one SKU does not keep a sweep from the others. On a
+// cluster, a server may be down.
 func TestOneBadSKU(t *testing.T) {
 	t.Parallel()
 	eachDatabaseOn(t, outside, testenv.RedisCluster, func(t *testing.T, s *shop) {
@@ -292,7 +292,7 @@ func TestOneBadSKU(t *testing.T) {
 	})
 }
 
-// TestOpenTakesAreEnded: a take that could not be given back at once is given back as
+// TestOpenTakesAreEnded checks that a take that could not be given back at once is given back as
 // soon as the gate answers, long before its deadline.
 func TestOpenTakesAreEnded(t *testing.T) {
 	t.Parallel()
@@ -315,8 +315,8 @@ func TestOpenTakesAreEnded(t *testing.T) {
 	})
 }
 
-// TestUnreadableRecord: a record in flight that cannot be parsed does not keep other takes
-// from recovery.
+// TestUnreadableRecord checks that an unreadable in-flight record does not keep other takes from
+// recovery.
 func TestUnreadableRecord(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
@@ -331,14 +331,14 @@ func TestUnreadableRecord(t *testing.T) {
 	for _, field := range []string{string(sku) + " x", string(nowhere) + " x", "x"} {
 		for _, record := range []string{"nonsense", fmt.Sprintf("x 1 %d 1", row.Epoch), fmt.Sprintf("%s 1 %d 1 b %s=1", uuid.New(), row.Epoch, sku)} {
 			t.Run(field+"/"+record, func(t *testing.T) {
-				for n := range 20 { // at least one is listed before the valid record
+				for n := range 20 { // at least one unreadable record is listed before the valid record
 					if err := s.redis.HSet(t.Context(), flight, field+strconv.Itoa(n), record).Err(); err != nil {
 						t.Fatal(err)
 					}
 				}
 				takeUnit(t, i, sku)
 				for range 2 {
-					_ = i.Sweep(t.Context()) // it may return an error
+					_ = i.Sweep(t.Context()) // Sweep may return an error
 				}
 				levels, err := i.counter.Level(t.Context(), sku)
 				if err != nil || levels[0].InFlight != 0 || levels[0].Available != 5 {
@@ -356,11 +356,11 @@ func TestUnreadableRecord(t *testing.T) {
 	}
 }
 
-// maxRecoveries is the bound of the takes that recovery lists at once.
+// maxRecoveries bounds the takes that recovery lists at once.
 const maxRecoveries = 200
 
-// TestManyStuckTakes: many takes that cannot be ended do not keep the takes of another SKU
-// from recovery.
+// TestManyStuckTakes checks that many takes that cannot be ended do not keep the takes of another
+// SKU from recovery.
 func TestManyStuckTakes(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
@@ -371,7 +371,7 @@ func TestManyStuckTakes(t *testing.T) {
 	for range 2*maxRecoveries + 1 {
 		takeUnit(t, i, stuck)
 	}
-	for range 5 { // several, because one may be listed first by chance
+	for range 5 { // several records, because one may be listed first by chance
 		takeUnit(t, i, other)
 	}
 	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestEmptiedGate: after Redis has lost its data, the next order refills the gate from the
-// ledger.
+// TestEmptiedGate checks that the next order refills the gate from the ledger after Redis has lost
+// its data.
 func TestEmptiedGate(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -37,9 +37,9 @@ func TestEmptiedGate(t *testing.T) {
 	})
 }
 
-// TestTakeOutlivesRefill: a take from before a loss of Redis cannot commit after the
-// refill, which did not count its units. The request takes again. A Redis with another
-// run ID is refilled although no count is empty.
+// TestTakeOutlivesRefill checks that a take from before a data loss of Redis cannot commit after
+// the refill, which did not count its units. The request must take again. A Redis with another run
+// ID must be refilled even if no count is missing.
 func TestTakeOutlivesRefill(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
@@ -76,7 +76,7 @@ func TestTakeOutlivesRefill(t *testing.T) {
 	})
 }
 
-// TestCommitBeforeRefill: the refill waits for a transaction that has locked the stock
+// TestCommitBeforeRefill checks that the refill waits for a transaction that has locked the stock
 // row, and counts the units it cut.
 func TestCommitBeforeRefill(t *testing.T) {
 	t.Parallel()
@@ -104,8 +104,8 @@ func TestCommitBeforeRefill(t *testing.T) {
 	})
 }
 
-// TestGuardRefusal: the gate admits a unit that the ledger does not have. The order is
-// refused, and the gate is refilled.
+// TestGuardRefusal lets the gate admit a unit that the ledger does not have. The order must be
+// refused, and the gate refilled.
 func TestGuardRefusal(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -116,7 +116,7 @@ func TestGuardRefusal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// An addition without a commit in the ledger makes the gate count too many.
+		// An addition without a commit in the ledger makes the gate's count too high.
 		if err := i.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: 5}); err != nil {
 			t.Fatal(err)
 		}
@@ -127,8 +127,8 @@ func TestGuardRefusal(t *testing.T) {
 	})
 }
 
-// TestDrift: a gate's count differs from the ledger's while nothing is in flight. The
-// second sweep that finds the difference corrects it.
+// TestDrift makes a gate's count differ from the ledger's while nothing is in flight. The second
+// sweep that finds the difference must correct it.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -150,7 +150,7 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// TestFillFails: a sweep and an order that cannot fill a count return the error.
+// TestFillFails checks that a sweep and an order that cannot fill a count return the error.
 func TestFillFails(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
@@ -165,8 +165,8 @@ func TestFillFails(t *testing.T) {
 	}
 }
 
-// TestFlightWithoutRecords: units in flight without a record return to the gate once
-// the counts have not changed between sweeps. Units with a record stay in flight.
+// TestFlightWithoutRecords checks that units in flight without a record return to the gate once the
+// counts have not changed between sweeps. Units with a record must stay in flight.
 func TestFlightWithoutRecords(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -201,7 +201,7 @@ func TestFlightWithoutRecords(t *testing.T) {
 	})
 }
 
-// TestUnreadableCount: a count that is not a number is refilled.
+// TestUnreadableCount checks that a count that is not a number is refilled.
 func TestUnreadableCount(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))
@@ -218,8 +218,8 @@ func TestUnreadableCount(t *testing.T) {
 	}
 }
 
-// TestManyLinesAfterAFlush: an order of the maximum number of SKUs is placed although Redis
-// has lost all counts, and although another strategy has just taken the stock over.
+// TestManyLinesAfterAFlush checks that an order of the maximum number of SKUs is placed although
+// Redis has lost all counts, or another strategy has just taken over the stock.
 func TestManyLinesAfterAFlush(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, sqliteURL(t))

@@ -33,9 +33,9 @@ func severalHosts(t *testing.T, urls ...string) string {
 	return u.String()
 }
 
-// TestReplica promotes the replica of a MariaDB in mid-sale, after the primary was killed or
-// made read-only. The instances, whose URL names both, sell on, and no accepted order is
-// lost: a COMMIT waits for the replica.
+// TestReplica promotes the replica of a MariaDB during a sale, after the primary was killed or made
+// read-only. The instances, whose URL names both, must continue to sell. No accepted order may be
+// lost, because a COMMIT waits for the replica.
 func TestReplica(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(primary *testenv.DatabaseServer, admin *store.SQL) error{
@@ -51,7 +51,7 @@ func TestReplica(t *testing.T) {
 			t.Parallel()
 			primary, replica := testenv.OwnMariaDBPair(t)
 			admin := storetest.SQL(t, primary.URL())
-			for _, statement := range []string{"CREATE USER shop@'%'", "GRANT ALL ON `holdfast%`.* TO shop@'%'"} { // root writes to a server that is read-only
+			for _, statement := range []string{"CREATE USER shop@'%'", "GRANT ALL ON `holdfast%`.* TO shop@'%'"} { // root can write to a read-only server
 				if err := admin.DB().Exec(statement).Error; err != nil {
 					t.Fatal(err)
 				}

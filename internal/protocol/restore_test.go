@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestRestoredLedger: the database is restored from a backup, with the epochs that the
-// gate has or with earlier ones. The instance detects this and drops the gate's counts.
+// TestRestoredLedger restores the database from a backup, with the epochs that the gate has or with
+// earlier ones. The instance must detect this and drop the gate's counts.
 func TestRestoredLedger(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -46,7 +46,7 @@ func TestRestoredLedger(t *testing.T) {
 	})
 }
 
-// TestRestoredLedgerAtStart: as TestRestoredLedger, with a restart of the instance.
+// TestRestoredLedgerAtStart is TestRestoredLedger with a restart of the instance.
 func TestRestoredLedgerAtStart(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -68,8 +68,8 @@ func TestRestoredLedgerAtStart(t *testing.T) {
 	})
 }
 
-// TestRestoredToAnotherLayout: the ledger is restored from a backup in which another layout
-// owns the stock. The instances continue as before the restore.
+// TestRestoredToAnotherLayout restores the ledger from a backup in which another layout owns the
+// stock. The instances must continue as before the restore.
 func TestRestoredToAnotherLayout(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -108,8 +108,8 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 	})
 }
 
-// TestRowOfALaterGeneration: after a restore from a backup, a stock row or a count at the
-// gate can have a later generation than the ledger. Its units are sold all the same.
+// TestRowOfALaterGeneration checks a stock row or a count with a later generation than the ledger,
+// as after a restore from a backup. Its units must still be sold.
 func TestRowOfALaterGeneration(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {

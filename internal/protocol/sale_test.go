@@ -59,8 +59,8 @@ func sellOut(t *testing.T, instances []*instance, sku stock.SKU, units int64) (a
 	return accepted
 }
 
-// saleFault compares the counts with the accepted orders after the SKU has sold out, and
-// describes the first difference. It is empty if there is none.
+// saleFault compares the counts with the accepted orders after the SKU has sold out, and describes
+// the first difference. It returns an empty text if there is none.
 func (s *shop) saleFault(t *testing.T, i *instance, sku stock.SKU, accepted []uuid.UUID) string {
 	t.Helper()
 	if b := s.ledgerCounts(t, sku); b.oversold() > 0 {
@@ -81,8 +81,8 @@ func (s *shop) saleFault(t *testing.T, i *instance, sku stock.SKU, accepted []uu
 	return ""
 }
 
-// TestRush: with a sound strategy, two instances sell exactly the units there are. The
-// same check finds the other strategies at fault. Unless the run is thorough, each strategy
+// TestRush checks that with a sound strategy, two instances sell exactly the existing units. The
+// same check must find the other strategies at fault. Unless the run is thorough, each strategy
 // sells on one of the databases here, and on another in TestRushOfLines.
 func TestRush(t *testing.T) {
 	t.Parallel()
@@ -115,8 +115,8 @@ func TestRush(t *testing.T) {
 	})
 }
 
-// TestRushUnderGuard: with the guard, a gate that oversells does not oversell the ledger.
-// Unless the run is thorough, each gate sells on one of the servers.
+// TestRushUnderGuard checks that with the guard, a gate that oversells does not oversell the
+// ledger. Unless the run is thorough, each gate sells on one of the servers.
 func TestRushUnderGuard(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, s *shop) {
@@ -139,9 +139,9 @@ func TestRushUnderGuard(t *testing.T) {
 	})
 }
 
-// TestRushOfLines: clients order several lines in different sequences while the stock
-// grows and shrinks. Every order is accepted with all its lines, and the counts add up.
-// Unless the run is thorough, each strategy sells on one of the databases.
+// TestRushOfLines lets clients order several lines in different sequences while the stock grows and
+// shrinks. Every order must be accepted with all its lines, and the counts must add up. Unless the
+// run is thorough, each strategy sells on one of the databases.
 func TestRushOfLines(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {

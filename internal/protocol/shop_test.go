@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// runMoreInParallel doubles the default of -parallel. Much of the time, these tests wait
-// for servers, locks and leases.
+// runMoreInParallel doubles the default of -parallel, because much of the time these tests wait for
+// servers, locks and leases.
 func runMoreInParallel() {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
@@ -53,7 +53,7 @@ func runMoreInParallel() {
 	}
 }
 
-// The kinds of database on which the tests run.
+// The kinds of database for the tests.
 var (
 	servers   = testenv.NetworkDatabases()
 	databases = append(testenv.NetworkDatabases(), testenv.Database{Name: "SQLite", URL: sqliteURL})
@@ -66,12 +66,11 @@ func sqliteURL(t testenv.T) string {
 	return testenv.SQLite(t) + "?_pragma=synchronous(off)"
 }
 
-// outside are the databases of a test whose scenario lies outside the database: at the
-// gate, or between two calls to the ledger. The tests of package ledger make each call on
-// all databases.
+// outside has the databases of a test whose scenario lies outside the database: at the gate, or
+// between two calls to the ledger. The tests of package ledger make each call on all databases.
 var outside = oneOf(databases, 2)
 
-// oneOf returns one of the databases, the n-th in turn, or all in a thorough run.
+// oneOf returns one of the databases, the n-th in turn. In a thorough run it returns all.
 func oneOf(among []testenv.Database, n int) []testenv.Database {
 	if testenv.Thorough() {
 		return among
@@ -80,8 +79,8 @@ func oneOf(among []testenv.Database, n int) []testenv.Database {
 	return among[n : n+1]
 }
 
-// withServer returns SQLite and one of the servers, the n-th in turn, or all databases in
-// a thorough run. It is for a scenario that stops or holds a transaction.
+// withServer returns SQLite and one of the servers, the n-th in turn. In a thorough run it returns
+// all databases. It is for a scenario that stops or holds a transaction.
 func withServer(n int) []testenv.Database {
 	if testenv.Thorough() {
 		return databases
@@ -89,8 +88,8 @@ func withServer(n int) []testenv.Database {
 	return []testenv.Database{databases[n%len(servers)], databases[len(servers)]}
 }
 
-// takesTurn reports whether the n-th variant of a test runs on the database of s: in a
-// thorough run each does, else each runs on one of the databases, in turn.
+// takesTurn reports whether the n-th variant of a test runs on the database of s. In a thorough run
+// every variant does. Otherwise each variant runs on one of the databases, in turn.
 func (s *shop) takesTurn(n int) bool {
 	dialects := []sqltx.Dialect{sqltx.MySQL, sqltx.Postgres, sqltx.SQLite}
 	return testenv.Thorough() || dialects[n%len(dialects)] == s.sql.Dialect()
@@ -185,17 +184,17 @@ type instance struct {
 	*order.Service
 	*admin.Admin
 	*reconcile.Reconciler
-	gate     gate.Gate       // nil if there is none
+	gate     gate.Gate       // nil: the strategy has no gate
 	counter  *gate.Counter   // nil without a gate
 	journal  async.Journal   // nil unless the strategy queues orders
-	consumer *async.Consumer // of the journal
+	consumer *async.Consumer // consumer of the journal
 	ledger   *ledger.Ledger
 	strategy string
 	registry *prometheus.Registry
-	start    func(context.Context) error // instead of Reconciler.Start
+	start    func(context.Context) error // used instead of Reconciler.Start
 	closed   sync.Once
 	close    func() // closes the instance
-	stop     func() // closes its gate and locks
+	stop     func() // closes the instance's gate and locks
 }
 
 // Close finishes the orders under way and closes the instance. It may be called again.
@@ -236,21 +235,21 @@ type settings struct {
 	slots         int
 	takeDeadline  time.Duration
 	paymentWindow time.Duration
-	late          order.Late // what becomes of late payments
+	late          order.Late // treatment of late payments
 	clock         func() time.Time
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *assembly.Strategy) // replaces the gate or the cutter
-	around        faults.Around              // what the instance sends to Redis; nil for no hook
-	auditor       bool                       // audits beside instances, and sells nothing
-	idle          bool                       // nobody commits the orders that it queues, unless the test does
-	log           *slog.Logger               // nil for none
+	around        faults.Around              // hook for the commands to Redis; nil: no hook
+	auditor       bool                       // the instance audits beside others, and sells nothing
+	idle          bool                       // no consumer commits the queued orders, unless the test does
+	log           *slog.Logger               // nil: no log
 }
 
 // open starts an instance. The end of the test closes it.
 func (s *shop) open(t *testing.T, set settings) *instance {
 	t.Helper()
 	if set.takeDeadline == 0 {
-		set.takeDeadline = testenv.Patience / 2 // recovery settles what a busy machine could not
+		set.takeDeadline = testenv.Patience / 2 // recovery settles takes that a busy machine could not settle
 	}
 	if set.db == nil {
 		set.db = s.sql.Ledger
@@ -278,8 +277,8 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 	return i
 }
 
-// patiently calls do, and again while a busy machine takes longer than the bounds of do's
-// calls to the stores.
+// patiently calls do, and repeats it while a busy machine exceeds the timeouts of do's calls to the
+// stores.
 func patiently(do func() error) (err error) {
 	for range 10 {
 		timeout := net.Error(nil)
@@ -290,7 +289,7 @@ func patiently(do func() error) (err error) {
 	return err
 }
 
-// ready returns why the instance cannot place orders.
+// ready returns an error if the instance cannot place orders.
 func ready(t *testing.T, i *instance) error {
 	t.Helper()
 	return patiently(func() error { return i.Ready(t.Context()) })
@@ -391,8 +390,8 @@ func (s *shop) ledgerCounts(t *testing.T, sku stock.SKU) (b ledgerCounts) {
 // oversold returns the number of units sold beyond the total.
 func (b ledgerCounts) oversold() int64 { return max(0, b.sold-b.total) }
 
-// checkBalance checks that the SKU's counts add up in the ledger and at the gate, that
-// nothing is in flight, and that the number of units sold is right. counter may be nil.
+// checkBalance checks that the SKU's counts add up in the ledger and at the gate, that nothing is
+// in flight, and that the number of sold units is right. counter may be nil.
 func (s *shop) checkBalance(t *testing.T, counter *gate.Counter, sku stock.SKU, sold int64) {
 	t.Helper()
 	if fault := s.imbalance(t, counter, sku); fault != "" {
@@ -403,7 +402,7 @@ func (s *shop) checkBalance(t *testing.T, counter *gate.Counter, sku stock.SKU, 
 	}
 }
 
-// imbalance describes why the SKU's counts do not add up. It is empty if they do.
+// imbalance describes why the SKU's counts do not add up. It returns an empty text if they do.
 func (s *shop) imbalance(t *testing.T, counter *gate.Counter, sku stock.SKU) string {
 	t.Helper()
 	b := s.ledgerCounts(t, sku)
@@ -480,8 +479,8 @@ func (s *shop) waiting(t *testing.T) (n int) {
 // immediateDeadline is a take deadline that has always passed.
 const immediateDeadline = time.Nanosecond
 
-// takeUnit takes a unit at the gate and leaves it in flight, as an instance does that is
-// killed between the gate and the ledger.
+// takeUnit takes a unit at the gate and leaves it in flight, like an instance that is killed
+// between the gate and the ledger.
 func takeUnit(t *testing.T, i *instance, sku stock.SKU) stock.Take {
 	t.Helper()
 	take, err := i.gate.Take(t.Context(), stock.Deduction{

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestStandby: with a synchronous standby, PostgreSQL accepts no order that only the
-// primary has, so a failover loses none.
+// TestStandby checks that with a synchronous standby, no order is accepted that only the primary
+// has, so that a failover loses none.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	primary, standby := testenv.OwnPostgresPair(t)

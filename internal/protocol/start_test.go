@@ -8,12 +8,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 )
 
-// TestStartTogether checks that many instances can take over the stock at the same
-// moment: those that do not raise the generation wait until it is loaded.
+// TestStartTogether checks that many instances can take over the stock at the same moment.
+// Instances that do not raise the generation wait until it is loaded.
 func TestStartTogether(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
-		s.open(t, settings{strategy: "merged"}) // the stock belongs to another layout
+		s.open(t, settings{strategy: "merged"}) // first, the stock belongs to another layout
 		spec, _ := assembly.FindStrategy("lua")
 		begin := make(chan struct{})
 		var starts sync.WaitGroup

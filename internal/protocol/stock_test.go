@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestStock: stock grows and shrinks with every strategy.
+// TestStock checks that stock grows and shrinks with every strategy.
 func TestStock(t *testing.T) {
 	t.Parallel()
 	eachStrategy(t, func(t *testing.T, s *shop, i *instance) {
@@ -55,7 +55,7 @@ func TestStock(t *testing.T) {
 			t.Errorf("changing the kind: %v", err)
 		}
 		expect(6, 2, false)
-		s.waitSettled(t, i.counter, sku) // the take of the shrink
+		s.waitSettled(t, i.counter, sku) // waits for the take of the shrink
 		audit, err := i.Audit(t.Context(), sku)
 		if err != nil || audit.Total != 6 || audit.Sold != 4 || audit.Oversold != 0 || audit.LedgerAvailable != 2 || audit.Drift != 0 {
 			t.Errorf("audit %+v, %v", audit, err)
@@ -70,7 +70,7 @@ func TestStock(t *testing.T) {
 	})
 }
 
-// TestListStock: the pages list every SKU once, in byte order.
+// TestListStock checks that the pages list every SKU once, in byte order.
 func TestListStock(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, s *shop) {
@@ -103,7 +103,7 @@ func TestListStock(t *testing.T) {
 	})
 }
 
-// TestAdditionOnce: an addition changes the gate's count once, even if it is delivered
+// TestAdditionOnce checks that an addition changes the gate's count once, even if it is delivered
 // several times or an instance is killed in between.
 func TestAdditionOnce(t *testing.T) {
 	t.Parallel()
@@ -175,8 +175,8 @@ func TestAdditionOnce(t *testing.T) {
 			if err != nil || len(changes) != 1 {
 				t.Fatal(changes, err)
 			}
-			// It is removed from the outbox, but a failover of Redis has lost it. The next
-			// addition finds the gap in the numbers.
+			// The addition is removed from the outbox, but a failover of Redis has lost it. The
+			// next addition reveals the gap in the numbers.
 			if err := i.ledger.Applied(t.Context(), changes[0]); err != nil {
 				t.Fatal(err)
 			}
@@ -187,8 +187,8 @@ func TestAdditionOnce(t *testing.T) {
 	})
 }
 
-// TestSweepsAtOnce: two instances that deliver the same additions and refill the same
-// count at the same moment do no harm.
+// TestSweepsAtOnce checks that two instances may deliver the same additions and refill the same
+// count at the same moment.
 func TestSweepsAtOnce(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
@@ -203,7 +203,7 @@ func TestSweepsAtOnce(t *testing.T) {
 		s.waitSettled(t, first.counter, drifted)
 		addAtGate(5)(t, s, first.instance, drifted)
 		for _, i := range both {
-			sweep(t, i.instance) // it sees the difference for the first time
+			sweep(t, i.instance) // this sweep sees the difference for the first time
 		}
 		first.gate.set(&first.gate.noAdjust, true)
 		for total := int64(2); total <= 5; total++ {
@@ -223,7 +223,7 @@ func TestSweepsAtOnce(t *testing.T) {
 			testenv.Receive(t, "an instance that delivers", reached)
 			deliver = append(deliver, proceed)
 		}
-		for _, proceed := range deliver { // both have read the outbox
+		for _, proceed := range deliver { // both instances have read the outbox
 			proceed()
 		}
 		sweeping.Wait()
@@ -235,8 +235,8 @@ func TestSweepsAtOnce(t *testing.T) {
 	})
 }
 
-// TestShrinkAndTake: units cannot be sold while a shrink removes them, and units in flight
-// cannot be removed.
+// TestShrinkAndTake checks that units cannot be sold while a shrink removes them, and that units in
+// flight cannot be removed.
 func TestShrinkAndTake(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
@@ -272,7 +272,7 @@ func TestShrinkAndTake(t *testing.T) {
 	})
 }
 
-// TestShrink_AnswerLost: a shrink with a lost COMMIT answer is resolved at once.
+// TestShrink_AnswerLost checks that a shrink with a lost COMMIT answer is resolved at once.
 func TestShrink_AnswerLost(t *testing.T) {
 	t.Parallel()
 	for _, d := range oneOf(servers, 1) {
@@ -310,8 +310,8 @@ func TestShrink_AnswerLost(t *testing.T) {
 	}
 }
 
-// TestShrinkIsSeen: an optimistic cutter that has read the stock row before a shrink does
-// not cut it afterwards.
+// TestShrinkIsSeen checks that an optimistic cutter that has read the stock row before a shrink
+// does not cut it afterwards.
 func TestShrinkIsSeen(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
@@ -331,8 +331,8 @@ func TestShrinkIsSeen(t *testing.T) {
 	})
 }
 
-// TestShrinkOutlivesRefill: a shrink taken at the gate before a refill cannot commit after
-// the refill, which did not count its units. It is taken again.
+// TestShrinkOutlivesRefill checks that a shrink taken at the gate before a refill cannot commit
+// after the refill, which did not count its units. The shrink must take again.
 func TestShrinkOutlivesRefill(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
@@ -359,8 +359,8 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 	})
 }
 
-// TestShrinkDies: the instance that shrinks the stock is killed between the gate and the
-// ledger, or between the ledger and the settle.
+// TestShrinkDies kills the instance that shrinks the stock between the gate and the ledger, or
+// between the ledger and the settle.
 func TestShrinkDies(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {

@@ -29,21 +29,21 @@ var (
 	stormSilent = flag.Uint64("storm.silent", 6, "one in this many storms may have servers that do not answer")
 )
 
-// stormSeeds are the storms of each run of the tests. Each takes about a second. Those of
-// SQLite have found rules of queued orders and their keys that were left out on purpose.
+// stormSeeds are the storms of each run of the tests. Each takes about a second. Those of SQLite
+// have detected deliberately removed rules of queued orders and their keys.
 var stormSeeds = map[string][]uint64{
 	"SQLite":     {89, 5133, 5160, 5237},
 	"MariaDB":    {2},
 	"PostgreSQL": {2},
 }
 
-// TestStorm lets up to eight instances of several strategies sell from one ledger and one
-// Redis, to buyers who retry, while faults are injected into both, counts are lost and
-// Redis is emptied. When it is over, all that was answered must be true.
+// TestStorm lets up to eight instances of several strategies sell from one ledger and one Redis to
+// buyers who retry. Meanwhile it injects faults into both, deletes counts and empties Redis. After
+// the storm, all answers must be true.
 //
-// With -storm.for it draws new storms for that long. -storm.seed draws the storm of a
-// failure again. The instances, the requests and the faults are then the same, but the
-// goroutines interleave differently, so the failure may need many runs:
+// With -storm.for it draws new storms for that long. -storm.seed draws the storm of a failure
+// again. The instances, the requests and the faults are then the same, but the goroutines
+// interleave differently, so the failure may need many runs:
 //
 //	go test ./internal/protocol -run TestStorm/SQLite -count=50 -storm.seed=7
 func TestStorm(t *testing.T) {
@@ -75,14 +75,14 @@ func storms(database string) iter.Seq[uint64] {
 }
 
 const (
-	// maxStorm bounds a storm. With servers that do not answer, some last half a minute,
-	// because the time limits of the service pass one after another.
+	// maxStorm bounds a storm. With servers that do not answer, some last half a minute, because
+	// the service's timeouts pass one after another.
 	maxStorm = 90 * time.Second
 	// maxCalm bounds the sweeps after a storm, until the journal is empty and every
 	// promise holds.
 	maxCalm = 25 * time.Second
-	// maxFaultyStarts is how many starts of an instance may fail because of faults. Then
-	// the faults end.
+	// maxFaultyStarts bounds the failed starts of an instance because of faults. After that the
+	// faults end.
 	maxFaultyStarts = 4
 )
 
@@ -109,7 +109,7 @@ func (r *rig) runStorm(ctx context.Context, plan storm) error {
 	select {
 	case err := <-ended:
 		stuck = errors.Join(err, stuck)
-	case <-time.After(maxSettle): // left behind: the test has failed
+	case <-time.After(maxSettle): // the goroutine is left behind, and the test has failed
 	}
 	return s.report(stuck)
 }
@@ -120,12 +120,12 @@ type stormRun struct {
 	storm     storm
 	scenario  *scenario
 	instances []*instance
-	loops     sync.WaitGroup // of the instances
-	clients   sync.WaitGroup // and the faults of the waves
+	loops     sync.WaitGroup // loops of the instances
+	clients   sync.WaitGroup // clients, and the faults of the waves
 
 	mu    sync.Mutex
 	begun time.Time
-	log   []string // what happened, in the order of its end
+	log   []string // events, in the order of their ends
 }
 
 // note writes to the log.
@@ -135,7 +135,7 @@ func (s *stormRun) note(format string, args ...any) {
 	s.log = append(s.log, fmt.Sprintf("%5d ms: ", time.Since(s.begun).Milliseconds())+fmt.Sprintf(format, args...))
 }
 
-// report adds to the error what is known of the storm.
+// report adds the known facts about the storm to the error.
 func (s *stormRun) report(err error) error {
 	if err == nil {
 		return nil
@@ -145,7 +145,7 @@ func (s *stormRun) report(err error) error {
 	return fmt.Errorf("%w\n%v\n%s\nlog:\n%s", err, s.storm, strings.Join(s.log, "\n"), s.logged.Take())
 }
 
-// run runs the storm, and judges what was answered.
+// run runs the storm, and checks the answers.
 func (s *stormRun) run(ctx context.Context) (broken error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
@@ -173,7 +173,7 @@ func (s *stormRun) run(ctx context.Context) (broken error) {
 		}
 		s.send(ctx, w)
 		s.injectFaults(ctx, w)
-		time.Sleep(w.pause) // a part of the storm: nothing is waited for
+		time.Sleep(w.pause) // the pause is a part of the storm, and waits for no event
 	}
 	s.clients.Wait()
 	s.endFaults()
@@ -193,7 +193,7 @@ func (s *stormRun) openSale(ctx context.Context) error {
 	return nil
 }
 
-// endFaults ends the faults, and notes what was injected.
+// endFaults ends the faults, and logs the injected ones.
 func (s *stormRun) endFaults() {
 	for store, disarm := range map[string]func() (int, []string){"SQL": s.sqlFault.Disarm, "Redis": s.hook.Disarm} {
 		if _, injected := disarm(); len(injected) > 0 {
@@ -202,9 +202,8 @@ func (s *stormRun) endFaults() {
 	}
 }
 
-// launch starts an instance, its consumer of the journal, and the loop that measures the
-// database's clock. A start may fail because of the faults, and is then tried again, as a
-// supervisor does.
+// launch starts an instance, its consumer of the journal, and the loop that measures the database's
+// clock. A start that fails because of the faults is tried again, as a supervisor would do.
 func (s *stormRun) launch(ctx context.Context, l launch) error {
 	set := settings{strategy: l.strategy, noGuard: s.storm.noGuard, change: s.impatient}
 	for try := 1; ; try++ {
@@ -239,8 +238,8 @@ func (s *stormRun) impatient(built *assembly.Strategy) {
 	}
 }
 
-// drain does what an operator does before another strategy starts. It is tried again until
-// it succeeds, at first under the faults.
+// drain does the operator's work before another strategy starts. It repeats a drain until it
+// succeeds, at first under the faults.
 func (s *stormRun) drain(ctx context.Context) error {
 	for try := 1; ; try++ {
 		err := s.tryDrain(ctx)
@@ -281,7 +280,7 @@ func (s *stormRun) tryDrain(ctx context.Context) error {
 		if err == nil && queued == 0 {
 			return i.Release(ctx)
 		}
-		testenv.Dither() // between two looks
+		testenv.Dither() // pause between two checks
 	}
 }
 
@@ -304,7 +303,7 @@ func (s *stormRun) injectFaults(ctx context.Context, w wave) {
 		i := s.instances[f.at]
 		s.clients.Go(func() {
 			time.Sleep(f.after)
-			ctx, cancel := context.WithTimeout(ctx, clientTimeout) // a sweep may last longer than all the rest
+			ctx, cancel := context.WithTimeout(ctx, clientTimeout) // bounded, because a sweep may last longer than everything else
 			defer cancel()
 			err := f.inject(ctx, s.rig, i, s.storm.skus[0])
 			s.note("%s, instance %d: %v", f.kind, f.at, err)
@@ -323,8 +322,8 @@ func (s *stormRun) place(ctx context.Context, i *instance, number int, r order.R
 	return a
 }
 
-// judge sweeps until all is quiet, lets every buyer with a key ask until the answer is
-// final, and checks what was answered at any time.
+// judge sweeps until the storm has settled, lets every buyer with a key repeat the request until
+// the answer is final, and checks all answers.
 func (s *stormRun) judge(ctx context.Context) error {
 	last := s.storm.waves[len(s.storm.waves)-1]
 	from := len(s.instances) - len(last.launches)
@@ -370,7 +369,7 @@ func (s *stormRun) decide(ctx context.Context, i *instance, number int, r order.
 	})
 }
 
-// impatientJournal is impatient with the orders of a gate's journal.
+// impatientJournal is a gate's journal from which orders are claimed early.
 type impatientJournal struct {
 	async.Journal
 	idle time.Duration

@@ -14,12 +14,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// storm is the plan of one run: which instances sell from one ledger, one strategy after
-// another, what their buyers ask for, and what happens to their stores meanwhile.
+// storm is the plan of one run: which instances sell from one ledger, one strategy after another,
+// what their buyers order, and the faults of their stores.
 type storm struct {
 	seed       uint64
 	noGuard    bool
-	idle       time.Duration // a consumer claims orders that another one has had for so long
+	idle       time.Duration // age from which a consumer claims orders of another one
 	sql, redis []faults.Fault
 	skus       []stock.SKU
 	waves      []wave
@@ -28,10 +28,10 @@ type storm struct {
 // wave is a part of a storm. The requests and the faults of earlier waves may still be
 // under way.
 type wave struct {
-	launches []launch // of one strategy, one after the other
+	launches []launch // launches of one strategy, one after the other
 	visits   []visit
 	faults   []waveFault
-	pause    time.Duration // before the next wave
+	pause    time.Duration // pause before the next wave
 }
 
 // launch is the start of an instance.
@@ -40,15 +40,15 @@ type launch struct{ strategy string }
 // visit is a request of a buyer.
 type visit struct {
 	order.Request
-	at       int           // the number of the instance
-	after    time.Duration // since the wave began
+	at       int           // number of the instance
+	after    time.Duration // time since the wave began
 	patience time.Duration // how long the buyer waits for an answer
 }
 
 // waveFault is data that Redis loses, or a sweep at a bad moment.
 type waveFault struct {
 	kind  waveFaultKind
-	at    int // the number of the instance
+	at    int // number of the instance
 	after time.Duration
 }
 
@@ -84,7 +84,7 @@ func (s storm) losesQueue() bool {
 	})
 }
 
-// String returns what is not in the log of the run.
+// String returns the details that the log of the run does not have.
 func (s storm) String() string {
 	list := func(fs []faults.Fault) string {
 		text := make([]string, len(fs))
@@ -98,12 +98,12 @@ func (s storm) String() string {
 }
 
 const (
-	firstBuyers, laterBuyers = 8, 3 // new ones in a wave
-	maxWaves                 = 4    // with at most two instances each
+	firstBuyers, laterBuyers = 8, 3 // new buyers in a wave
+	maxWaves                 = 4    // waves have at most two instances each
 )
 
-// newStorm draws a storm. A seed always gives the same one, except for the number of the
-// run in its names.
+// newStorm draws a storm. A seed always gives the same storm, except for the number of the run in
+// its names.
 func newStorm(database string, seed uint64, run int64) storm {
 	d := drawing{Rand: rand.New(rand.NewPCG(seed, 3)), run: run, database: database}
 	d.skus = []stock.SKU{stock.SKU(fmt.Sprintf("a.%d", run)), stock.SKU(fmt.Sprintf("b.%d", run))}
@@ -131,8 +131,8 @@ type drawing struct {
 // pick draws one of the values.
 func pick[T any](r *rand.Rand, among ...T) T { return among[r.IntN(len(among))] }
 
-// drawFaults draws the faults of both stores. Few storms have servers that do not answer:
-// they last until the time limits of the service have passed.
+// drawFaults draws the faults of both stores. Few storms have servers that do not answer, because
+// they last until the service's timeouts have passed.
 func (d *drawing) drawFaults(database string) {
 	var silent []faults.Kind
 	if d.Uint64N(*stormSilent) == 0 {
@@ -148,13 +148,13 @@ func (d *drawing) drawFaults(database string) {
 	for range d.IntN(3) {
 		f := faults.Fault{Kind: pick(d.Rand, slices.Concat(lost, redisKinds, silent)...), Only: pick(d.Rand, "evalsha", "hget", "eval ", "xack")}
 		if slices.Contains(lost, f.Kind) && d.IntN(4) == 0 {
-			f.Only = "" // any command may lose its connection, but not every one may be answered with every error
+			f.Only = "" // any command may lose its connection, but not every command can return every error
 		}
 		d.redis = append(d.redis, d.place(f, f.Only == ""))
 	}
 }
 
-// place draws where the fault happens. frequent: many statements match it.
+// place draws the place of the fault. frequent means that many statements match it.
 func (d *drawing) place(f faults.Fault, frequent bool) faults.Fault {
 	f.Nth = 1 + d.IntN(6)
 	if frequent {
@@ -176,9 +176,8 @@ func (d *drawing) launches() (among []launch) {
 	return among
 }
 
-// addWave draws a wave with these launches and this number of new buyers. In most waves,
-// only its own instances are asked, as behind a load balancer. In some, earlier ones are
-// asked, too.
+// addWave draws a wave with these launches and this number of new buyers. In most waves, buyers use
+// only its own instances, as behind a load balancer. In some, they use earlier ones, too.
 func (d *drawing) addWave(buyers int, launches ...launch) {
 	from := d.instances
 	if d.IntN(3) == 0 {
@@ -191,7 +190,7 @@ func (d *drawing) addWave(buyers int, launches ...launch) {
 	for n, r := range d.buyers {
 		times := 1 + d.IntN(3)
 		switch {
-		case r.Key == "" && n < known: // it would be another order
+		case r.Key == "" && n < known: // a repeat without a key would be another order
 			continue
 		case r.Key == "":
 			times = 1
@@ -212,10 +211,10 @@ func (d *drawing) addWave(buyers int, launches ...launch) {
 	d.waves = append(d.waves, w)
 }
 
-// instanceFrom draws the number of an instance that has started, from this number on.
+// instanceFrom draws the number of an instance that has started, at least the given number.
 func (d *drawing) instanceFrom(from int) int { return from + d.IntN(d.instances-from) }
 
-// addBuyers draws new buyers. Most have a key, and none uses it for other lines.
+// addBuyers draws new buyers. Most have a key, and no buyer uses it for other lines.
 func (d *drawing) addBuyers(n int) {
 	a, b := d.skus[0], d.skus[1]
 	for range n {

@@ -14,11 +14,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestRoundTrips counts the round trips to the database of each change of an order of one
-// SKU, from the call until nothing is left in the outbox. BEGIN and COMMIT count as
-// statements, unless they share a round trip with others. The least count of some rounds
-// holds: the first round prepares statements, and a busy machine makes the service try
-// again.
+// TestRoundTrips counts the round trips to the database of each change of an order of one SKU,
+// until the outbox is empty. BEGIN and COMMIT count as statements, unless they share a round trip
+// with others. The smallest count of some rounds is used, because the first round prepares
+// statements, and a busy machine causes retries.
 func TestRoundTrips(t *testing.T) {
 	for _, d := range servers {
 		for _, strategy := range []string{"lua", "merged"} { // with a gate, and without
@@ -84,7 +83,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// cleared waits until the outbox has nothing of the SKU.
+// cleared waits until the outbox has no entry of the SKU.
 func (s *shop) cleared(t *testing.T, sku stock.SKU) {
 	t.Helper()
 	for left := int64(1); left > 0; {

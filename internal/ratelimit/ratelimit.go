@@ -9,13 +9,13 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxClients is how many clients are remembered. When there are more, the one that
-// has been silent for longest is forgotten, and begins with a full burst when it
-// returns. Each takes about 250 bytes.
+// maxClients is how many clients are remembered. When there are more, the limiter forgets the
+// client that has been inactive longest, which then begins with a full burst. Each client takes
+// about 250 bytes.
 const maxClients = 50_000
 
-// Limiter bounds the rate of each client by a token bucket of its own. A client is
-// identified by a K. A Limiter is safe for concurrent use.
+// Limiter bounds the rate of each client with a token bucket per client. A client is identified by
+// a K. A Limiter is safe for concurrent use.
 type Limiter[K comparable] struct {
 	rate  rate.Limit
 	burst int
@@ -33,13 +33,13 @@ func New[K comparable](perSecond float64, burst int) *Limiter[K] {
 func sized[K comparable](perSecond float64, burst, size int) *Limiter[K] {
 	clients, err := simplelru.NewLRU[K, *rate.Limiter](size, nil)
 	if err != nil {
-		panic(err) // the size is not positive
+		panic(err) // New fails only if the size is not positive
 	}
 	return &Limiter[K]{rate: rate.Limit(perSecond), burst: burst, clients: clients}
 }
 
-// Take counts one use by the client and returns 0, or it counts nothing and returns
-// how long the client must wait until it can use again.
+// Take counts one use by the client and returns 0. If the rate is exceeded, it counts nothing and
+// returns how long the client must wait.
 func (l *Limiter[K]) Take(client K, now time.Time) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,7 +17,7 @@ func TestTake(t *testing.T) {
 			t.Fatalf("use %d of the burst waits %v", n, wait)
 		}
 	}
-	for range 3 { // a refused use counts nothing
+	for range 3 { // a refused use does not count
 		if wait := l.Take("a", now); wait != 100*time.Millisecond {
 			t.Fatalf("after the burst: %v", wait)
 		}
@@ -81,7 +81,7 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestConcurrentUse checks that clients that share a bucket get no more than it has.
+// TestConcurrentUse checks that clients that share a bucket get only the tokens that it has.
 func TestConcurrentUse(t *testing.T) {
 	t.Parallel()
 	l := New[int](1, 50)

@@ -18,8 +18,8 @@ import (
 const (
 	// auditPage bounds the SKUs that one step of an audit reads.
 	auditPage = 500
-	// auditPause is the pause between two readings of a SKU whose counts differ,
-	// and maxReadings bounds the readings.
+	// auditPause is the pause between two reads of a SKU whose counts differ, and maxReadings
+	// bounds the reads.
 	auditPause, maxReadings = 300 * time.Millisecond, 6
 	// maxWrongClaims bounds the wrong claims that one statement lists.
 	maxWrongClaims = 1000
@@ -41,25 +41,25 @@ type Kind string
 
 // The kinds of difference.
 const (
-	// LedgerDiffers: the stock row's available is not the total minus the units that
+	// LedgerDiffers means that the stock row's available is not the total minus the units that
 	// orders hold.
 	LedgerDiffers Kind = "ledger"
-	// ClaimsDiffer: the claims of some buyers are not the units in their orders. This
+	// ClaimsDiffer means that the claims of some buyers are not the units in their orders. This
 	// difference is measured in claims, not in units.
 	ClaimsDiffer Kind = "claims"
-	// NotFilled: the gate, or a segment, has no count under the stock row's epoch.
+	// NotFilled means that the gate, or a segment, has no count under the stock row's epoch.
 	NotFilled Kind = "not-filled"
-	// GateDiffers: the gate does not have the units that the stock row has.
+	// GateDiffers means that the gate does not have as many units as the stock row.
 	GateDiffers Kind = "gate"
-	// Unrecorded: the gate counts units in flight that no record accounts for.
+	// Unrecorded means that the gate counts units in flight that no record accounts for.
 	Unrecorded Kind = "in-flight"
-	// Unsteady: no two readings agreed, so it is not known whether counts differ.
+	// Unsteady means that no two reads agreed, so it is unknown whether the counts differ.
 	Unsteady Kind = "unsteady"
 )
 
-// Difference says how many units a count is too high. A negative number says that it
-// is too low. The number is between Least and Most, which are equal unless the SKU was
-// being sold. Both are 0 for NotFilled and Unsteady.
+// Difference says by how many units a count is too high. A negative number means that it is too
+// low. The number is between Least and Most. These are equal unless the SKU was being sold. Both
+// are 0 for NotFilled and Unsteady.
 type Difference struct {
 	Kind        Kind
 	Least, Most int64
@@ -68,16 +68,16 @@ type Difference struct {
 // Finding is a SKU whose counts differ.
 type Finding struct {
 	Count       ledger.Count
-	Level       stock.Level   // the zero value without a gate
-	Segments    []stock.Level // of a gate that divides SKUs, in their order
-	Recorded    *int64        // units in the records of takes in flight; nil if they were not counted
+	Level       stock.Level   // zero value without a gate
+	Segments    []stock.Level // levels of a divided SKU's segments, in their order
+	Recorded    *int64        // units in the records of takes in flight; nil: the records were not counted
 	Claims      []ledger.Claim
 	Differences []Difference
 	Repaired    bool
 	Err         error // why a repair failed
 }
 
-// AuditOptions say what an audit does besides comparing.
+// AuditOptions are the options of an audit.
 type AuditOptions struct {
 	Repair   bool
 	Report   func(Finding) error // called for each finding, in SKU order
@@ -87,11 +87,11 @@ type AuditOptions struct {
 // AuditSummary counts SKUs.
 type AuditSummary struct {
 	Compared int
-	// NotAdopted counts the SKUs that have not been used since the generation last
-	// changed. The gate needs no counts of them until they are used.
+	// NotAdopted counts the SKUs that have not been used since the generation last changed. The
+	// gate needs no counts of these SKUs until they are used.
 	NotAdopted int
 	Different  int
-	Repaired   int // of those that are different
+	Repaired   int // number of different SKUs that were repaired
 }
 
 // Attach prepares the Reconciler for audits beside the instances that sell the stock.
@@ -105,12 +105,12 @@ func (r *Reconciler) Attach(ctx context.Context) error {
 	return nil
 }
 
-// AuditAll compares gate, claims and ledger for every SKU, also while orders are placed.
-// It reads one page of SKUs at a time. After a pause, it reads the SKUs that differ
-// again, and reports only the differences that both readings show.
+// AuditAll compares gate, claims and ledger for every SKU, even while orders are placed. It reads
+// one page of SKUs at a time. After a pause, it reads the differing SKUs again, and reports only
+// the differences that both reads show.
 //
-// A repair corrects the ledger from the orders, and fills the gate from the ledger
-// under a new epoch. Takes from before the repair cannot commit.
+// A repair corrects the ledger from the orders, and fills the gate from the ledger under a new
+// epoch. Takes from before the repair cannot commit.
 func (r *Reconciler) AuditAll(ctx context.Context, o AuditOptions) (s AuditSummary, err error) {
 	var (
 		after    stock.SKU
@@ -146,8 +146,7 @@ func (r *Reconciler) AuditAll(ctx context.Context, o AuditOptions) (s AuditSumma
 	return s, nil
 }
 
-// examine confirms the suspects, repairs them if o says so, and reports those that
-// differ.
+// examine confirms the suspects, repairs them if o requires it, and reports those that differ.
 func (r *Reconciler) examine(ctx context.Context, suspects []reading, o AuditOptions, s *AuditSummary) error {
 	found, err := r.confirm(ctx, suspects)
 	if err != nil {
@@ -183,7 +182,7 @@ func (r *Reconciler) addSegments(ctx context.Context, f *Finding) (err error) {
 	return err
 }
 
-// reading is what one reading shows of a SKU.
+// reading is the result of reading a SKU's counts once.
 type reading struct {
 	Finding
 	notAdopted bool
@@ -199,7 +198,7 @@ func (r *Reconciler) read(ctx context.Context, skus []stock.SKU) ([]reading, err
 	if err := r.generations.join(ctx); err != nil {
 		return nil, fmt.Errorf("using the stock: %w", err)
 	}
-	// The gate is read between two readings of the ledger. See stock.Compare.
+	// The gate is read between two reads of the ledger. See stock.Compare.
 	before, err := r.ledger.Counts(ctx, skus)
 	if err != nil {
 		return nil, err
@@ -281,7 +280,8 @@ func (f *Finding) compareGate(before ledger.Count, flights map[stock.SKU]flight)
 	}
 }
 
-// wrongClaims returns the wrong claims of those of the SKUs whose buyer limit holds.
+// wrongClaims returns the wrong claims of the SKUs. It leaves out SKUs whose buyer limit is not in
+// effect.
 func (r *Reconciler) wrongClaims(ctx context.Context, counts []ledger.Count) (map[stock.SKU][]ledger.Claim, error) {
 	var skus []stock.SKU
 	for _, c := range counts {
@@ -301,15 +301,15 @@ func (r *Reconciler) wrongClaims(ctx context.Context, counts []ledger.Count) (ma
 		if len(claims) < maxWrongClaims {
 			return bySKU, nil
 		}
-		last := claims[len(claims)-1].SKU // the rest of its claims is left out
+		last := claims[len(claims)-1].SKU // the page may not have all claims of the last SKU
 		skus = slices.DeleteFunc(skus, func(sku stock.SKU) bool { return sku <= last })
 	}
 }
 
-// flight is the units in flight of a SKU.
+// flight has the units in flight of a SKU.
 type flight struct {
-	counted  int64 // in the gate's count
-	recorded int64 // in the records of takes
+	counted  int64 // units in the gate's count
+	recorded int64 // units in the records of takes
 }
 
 // flights adds up the units in the records of takes, for the SKUs that have units in
@@ -330,7 +330,7 @@ func (r *Reconciler) flights(ctx context.Context, levels []stock.Level) (map[sto
 		return nil, fmt.Errorf("reading the gate's counts: %w", err)
 	}
 	recorded, counted, err := r.recordedUnits(ctx, skus)
-	if !counted { // with an error, or because there are too many
+	if !counted { // the count failed, or there are too many records
 		return nil, err
 	}
 	after, err := r.counter.Level(ctx, skus...)
@@ -346,9 +346,9 @@ func (r *Reconciler) flights(ctx context.Context, levels []stock.Level) (map[sto
 	return flights, nil
 }
 
-// confirm reads each suspect again until two successive readings show the same
-// difference, or one shows none. It returns the suspects that differ, and as Unsteady
-// those that maxReadings readings could not decide.
+// confirm reads each suspect again until two successive reads show the same difference, or one
+// shows none. It returns the suspects that differ. A suspect that maxReadings reads could not
+// decide is returned as Unsteady.
 func (r *Reconciler) confirm(ctx context.Context, suspects []reading) ([]reading, error) {
 	var found []reading
 	for n := 1; len(suspects) > 0 && n < maxReadings; n++ {
@@ -399,8 +399,8 @@ func (r *Reconciler) readAgain(ctx context.Context, readings []reading) ([]readi
 	return found, nil
 }
 
-// agreed returns the differences that both readings show, with bounds that fit both.
-// It returns none if the epoch changed between the readings.
+// agreed returns the differences that both reads show, with bounds that fit both. It returns none
+// if the epoch changed between the reads.
 func (f Finding) agreed(earlier Finding) (agreed []Difference) {
 	if f.Count.Epoch != earlier.Count.Epoch {
 		return nil
@@ -421,8 +421,8 @@ func (f Finding) has(kinds ...Kind) bool {
 	return slices.ContainsFunc(f.Differences, func(d Difference) bool { return slices.Contains(kinds, d.Kind) })
 }
 
-// repairAll repairs the findings, several at once. It then reads them again, and marks
-// those that no longer differ as repaired.
+// repairAll repairs the findings, several at once. It then reads them again, and marks those that
+// no longer differ as repaired.
 func (r *Reconciler) repairAll(ctx context.Context, found []reading) error {
 	var g errgroup.Group
 	g.SetLimit(maxRepairs)
@@ -454,8 +454,8 @@ func (r *Reconciler) repairAll(ctx context.Context, found []reading) error {
 	return nil
 }
 
-// repair makes the ledger's counts agree with the orders, and the gate's with the
-// ledger's. It does nothing to a gate that was refilled since it was read.
+// repair makes the ledger's counts agree with the orders, and the gate's with the ledger's. It does
+// not change a gate that was refilled since it was read.
 func (r *Reconciler) repair(ctx context.Context, f Finding) error {
 	sku := f.Count.SKU
 	if f.has(LedgerDiffers, ClaimsDiffer) {

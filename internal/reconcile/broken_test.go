@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// ways returns how a test breaks call n: in a thorough run it is refused, its answer is
-// lost, and it hangs; else one of these in turn.
+// ways returns how a test breaks call n. In a thorough run the call is refused, its answer is lost,
+// and it hangs. Otherwise it is one of these in turn.
 func ways(n int) []faults.Kind {
 	all := []faults.Kind{faults.Refused, faults.Lost, faults.Hung}
 	if testenv.Thorough() {
@@ -24,14 +24,14 @@ func ways(n int) []faults.Kind {
 	return all[n : n+1]
 }
 
-// TestBrokenCalls breaks each call to a store that reconciling makes, in one of the ways or
-// in all. The error is reported, and the same again and a sweep mend
-// the rest. Without a broken call, nothing is left to mend.
+// TestBrokenCalls breaks each call of reconciling to a store, in one of the ways or in all. The
+// error must be reported, and a repeat and a sweep must repair the rest. Without a broken call,
+// nothing may be left to repair.
 func TestBrokenCalls(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		damaged []stock.SKU // by the damages of their names
-		waits   bool        // as long as its context lasts
+		damaged []stock.SKU // damaged SKUs, by the names of their damages
+		waits   bool        // whether the call waits as long as its context lasts
 		do      func(ctx context.Context, s *shop) error
 	}{
 		"Deliver": {
@@ -94,7 +94,7 @@ func TestBrokenCalls(t *testing.T) {
 						}
 						broken, err := s.breaking(t, n, kind, test.waits, test.do)
 						more = more || broken != ""
-						// A repair whose last answer is lost is done all the same.
+						// A repair whose last answer is lost is complete nevertheless.
 						repaired := name == "AuditAll" && broken == "fill" && kind == faults.Lost
 						reported := errors.Is(err, errLost) || kind == faults.Hung && errors.Is(err, context.DeadlineExceeded)
 						if !reported && (broken != "" && !repaired || err != nil) {
@@ -116,8 +116,8 @@ func TestBrokenCalls(t *testing.T) {
 	}
 }
 
-// breaking breaks a call of what do does, and returns its name, or "" if there are fewer
-// calls. If do does not wait as long as its context lasts, it must end before.
+// breaking breaks a call that do makes, and returns its name, or "" if there are fewer calls. If do
+// does not wait as long as its context lasts, it must end before.
 func (s *shop) breaking(t *testing.T, n int, kind faults.Kind, waits bool, do func(ctx context.Context, s *shop) error) (broken string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*sweepTimeout)
@@ -131,10 +131,9 @@ func (s *shop) breaking(t *testing.T, n int, kind faults.Kind, waits bool, do fu
 	return s.calls.stop(), err
 }
 
-// TestBrokenTakeover breaks each call to a store that an instance makes while it takes
-// over the stock, or keeps itself under the ledger's generation, in one of the ways or in
-// all. The error is reported,
-// and the instance can serve after it tried again.
+// TestBrokenTakeover breaks each call of an instance to a store while it takes over the stock, or
+// keeps itself under the ledger's generation. It does so in one of the ways or in all. The error
+// must be reported, and the instance must be able to serve after another try.
 func TestBrokenTakeover(t *testing.T) {
 	t.Parallel()
 	flush := func(t *testing.T, s *shop) {
@@ -170,8 +169,8 @@ func TestBrokenTakeover(t *testing.T) {
 		name   string
 		before func(t *testing.T, s *shop)
 		do     func(ctx context.Context, s *shop) error
-		waits  bool // as long as its context lasts
-		raises bool // the generation
+		waits  bool // whether the call waits as long as its context lasts
+		raises bool // whether the call raises the generation
 	}{
 		{"Start", nil, start("test"), true, false},
 		{"Start of another layout", nil, start("other"), true, true},
@@ -257,8 +256,7 @@ func TestBrokenTakeover(t *testing.T) {
 	}
 }
 
-// TestRefillMeetsAnother checks what a refill does if something happens just before one
-// of its calls.
+// TestRefillMeetsAnother checks a refill if an event happens just before one of its calls.
 func TestRefillMeetsAnother(t *testing.T) {
 	t.Parallel()
 	flush := func(t *testing.T, s *shop) {
@@ -281,10 +279,10 @@ func TestRefillMeetsAnother(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		name, one, many string // the calls of a refill of one SKU and of many
+		name, one, many string // calls of a refill of one SKU and of many
 		before          func(t *testing.T, s *shop)
 		raises          stock.Generation
-		epochs          int64 // by which the row's epoch rises within the generation
+		epochs          int64 // by how much the row's epoch rises within the generation
 	}{
 		{"another raises the epoch", "RaiseEpoch", "", raised, 0, 1},
 		{"another refills later", "fill", "fill", refilled, 0, 2},

@@ -14,45 +14,44 @@ import (
 const (
 	// pageSize bounds the stock rows that one step compares.
 	pageSize = 500
-	// maxSuspects bounds the SKUs that wait for a second look.
+	// maxSuspects bounds the SKUs that wait for a second check.
 	maxSuspects = 10_000
-	// maxCounted bounds the takes that are read to account for units in flight. They
-	// need some 500 bytes each while they are counted. The journal of queued orders
-	// alone may have half as many.
+	// maxCounted bounds the takes that are read to account for units in flight. Each needs some 500
+	// bytes while they are counted. The journal of queued orders alone may have half as many.
 	maxCounted = 200_000
 )
 
-// comparison goes round the stock rows in SKU order, a page at a time, and compares
-// the ledger with the gate.
+// comparison cycles through the stock rows in SKU order, a page at a time, and compares the ledger
+// with the gate.
 type comparison struct {
 	mu       sync.Mutex // held during a step
-	after    stock.SKU  // the last SKU of the page before
+	after    stock.SKU  // the last SKU of the previous page
 	suspects map[stock.SKU]suspect
 
 	inFlight, drift, oversold int64 // units in the pages of this round
 }
 
-// suspect is a SKU whose gate and ledger differ. They are read one after the other,
-// so the reason may be a sale between the two reads. A second look decides.
+// suspect is a SKU whose gate and ledger differ. A sale between the read of the ledger and that of
+// the gate can cause the difference, so a second check decides.
 type suspect struct {
 	difference
 	seen time.Time
 }
 
-// difference is what a look saw of the counts of a SKU.
+// difference is the result of one check of the counts of a SKU.
 type difference struct {
 	epoch, gate, inFlight, ledger int64
 }
 
-// look returns what the row and the gate's count show. same reports whether they
-// are of one epoch.
+// look returns the counts of the row and of the gate. same reports whether the two counts are of
+// one epoch.
 func look(row ledger.StockRow, level stock.Level) (d difference, same bool) {
 	return difference{row.Epoch, level.Available, level.InFlight, row.Available}, level.Filled && level.Epoch == row.Epoch
 }
 
-// compareNext looks a second time at the suspects that are due, and compares the
-// next page of stock rows. It returns the pace for the next step. An error would release the
-// job, so a second look that fails is only logged: it is taken again.
+// compareNext checks the due suspects a second time, and compares the next page of stock rows. It
+// returns the pace for the next step. A failed second check is only logged and repeated later,
+// because an error would release the job.
 func (r *Reconciler) compareNext(ctx context.Context) (pace, error) {
 	c := &r.comparison
 	c.mu.Lock()
@@ -73,7 +72,7 @@ func (r *Reconciler) compareNext(ctx context.Context) (pace, error) {
 	return withinRound, err
 }
 
-// compareAll looks a second time at all suspects, and compares all stock rows.
+// compareAll checks all suspects a second time, and compares all stock rows.
 func (r *Reconciler) compareAll(ctx context.Context) error {
 	c := &r.comparison
 	c.mu.Lock()
@@ -91,10 +90,10 @@ func (r *Reconciler) compareAll(ctx context.Context) error {
 	return joined(errs)
 }
 
-// hideComparison is called when the instance no longer compares gate and ledger: the metrics
-// are those of the instance that does. The comparison itself goes on where it is once the
-// instance holds the job again. An error of one page, after which the job is released, must
-// not keep it from the later pages, nor from second looks.
+// hideComparison is called when the instance no longer compares gate and ledger. It resets the
+// metrics, which the comparing instance reports. The comparison keeps its position until the
+// instance holds the job again. So an error of one page, which releases the job, does not keep it
+// from later pages or second checks.
 func (r *Reconciler) hideComparison() {
 	r.metrics.inFlight.Set(0)
 	r.metrics.drift.Set(0)
@@ -117,10 +116,9 @@ func (c *comparison) suspectsBefore(at time.Time) []stock.SKU {
 	return due
 }
 
-// comparePage compares the next page of stock rows with the gate. It refills the
-// counts that the gate lacks or has under another epoch, and returns how many. last
-// reports whether the round is complete, or cannot go on: then the next call reads
-// the same page.
+// comparePage compares the next page of stock rows with the gate. It refills the counts that the
+// gate lacks or has under another epoch, and returns their number. last reports whether the round
+// is complete or cannot continue; in the second case the next call reads the same page.
 func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, err error) {
 	c := &r.comparison
 	rows, err := r.ledger.Rows(ctx, c.after, pageSize)
@@ -138,7 +136,7 @@ func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, 
 		found := stock.Compare(row.Units(), &level, row.Units())
 		c.oversold += found.Oversold
 		switch seen, same := look(row, level); {
-		case level.Err != nil: // err includes it
+		case level.Err != nil: // err includes level.Err
 		case same:
 			c.note(row.SKU, seen, found)
 		default:
@@ -158,8 +156,8 @@ func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, 
 	return refilled, true, err
 }
 
-// note adds the counts of a SKU to the round's sums, and to the suspects if they
-// differ. A SKU with units in flight is one: records may not account for all of them.
+// note adds the counts of a SKU to the round's sums, and the SKU to the suspects if they differ. A
+// SKU with units in flight is also a suspect, because records may not account for all of them.
 func (c *comparison) note(sku stock.SKU, seen difference, found stock.Comparison) {
 	c.inFlight += seen.inFlight
 	if seen.inFlight == 0 {
@@ -174,8 +172,8 @@ func (c *comparison) note(sku stock.SKU, seen difference, found stock.Comparison
 	c.suspects[sku] = suspect{seen, time.Now()}
 }
 
-// lookAgain refills those of the suspects whose counts have not changed since the
-// first look. Units in flight that records account for are no difference.
+// lookAgain refills those of the suspects whose counts have not changed since the first check. It
+// does not count units in flight that records account for as a difference.
 func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 	if len(skus) == 0 {
 		return nil
@@ -214,20 +212,20 @@ func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 	return joined(errs)
 }
 
-// mendDrift refills the SKU if its counts are still those seen. The SKU remains a suspect
-// until the next look, which finds another epoch, or refills it again.
+// mendDrift refills the SKU if its counts are still those seen. The SKU remains a suspect until the
+// next check, which finds another epoch, or refills it again.
 func (r *Reconciler) mendDrift(ctx context.Context, sku stock.SKU, seen difference) error {
 	r.log.Warn("gate and ledger differ at rest; refilling",
 		"sku", sku, "gate", seen.gate, "in_flight", seen.inFlight, "ledger", seen.ledger)
 	return r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
-		now, _ := look(row, level) // a count of another epoch means that the row has changed too
+		now, _ := look(row, level) // if the count has another epoch, the row has changed too
 		return now == seen
 	})
 }
 
-// recordedUnits adds up the units in the records of takes in flight, by SKU. A take of
-// several SKUs has a record for each of them, and may have lost some. If there are more
-// than maxCounted takes, counted is false.
+// recordedUnits adds up the units in the records of takes in flight, by SKU. A take of several SKUs
+// has a record for each of them, some of which may be lost. If there are more than maxCounted
+// takes, counted is false.
 func (r *Reconciler) recordedUnits(ctx context.Context, skus []stock.SKU) (units map[stock.SKU]int64, counted bool, err error) {
 	if len(skus) == 0 {
 		return nil, true, nil
@@ -245,8 +243,8 @@ func (r *Reconciler) recordedUnits(ctx context.Context, skus []stock.SKU) (units
 	return units, true, nil
 }
 
-// Levels reads the gate's counts of the rows, in the order of the rows. If some
-// counts cannot be read, it returns the others too, with an error.
+// Levels reads the gate's counts of the rows, in the order of the rows. If some counts cannot be
+// read, it returns an error and the counts that it could read.
 func (r *Reconciler) Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error) {
 	levels, err := r.counter.Level(ctx, ledger.SKUsOf(rows)...)
 	if err != nil {

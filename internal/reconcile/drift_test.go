@@ -40,9 +40,9 @@ func stockUp(t *testing.T, l *fakeLedger, gate *fakeGate, skus ...stock.SKU) (ep
 	return epoch
 }
 
-// TestCompareInPages checks that the comparison goes round the stock rows a page at a
-// time, also if the last page is empty, fills what the gate lacks, and paces itself by
-// what it finds.
+// TestCompareInPages checks that the comparison cycles through the stock rows a page at a time,
+// even if the last page is empty. It must fill counts that the gate lacks, and adapt its pace to
+// its findings.
 func TestCompareInPages(t *testing.T) {
 	t.Parallel()
 	for _, rows := range []int{2 * pageSize, 2*pageSize + 1} {
@@ -80,13 +80,13 @@ func TestCompareInPages(t *testing.T) {
 	}
 }
 
-// TestCompareMeetsALaterGeneration checks that an instance that compares a row of a
-// later generation moves to that generation, and refills the row under it.
+// TestCompareMeetsALaterGeneration checks that an instance that compares a row of a later
+// generation moves to that generation, and refills the row under it.
 func TestCompareMeetsALaterGeneration(t *testing.T) {
 	t.Parallel()
 	row := &ownerRow{}
 	r, gate, l := started(t, row)
-	later := l.Generation() + 1 // another instance has raised it
+	later := l.Generation() + 1 // another instance has raised the generation
 	row.owner.Generation, gate.redis.loaded[later] = later, true
 	first, _ := later.Epochs()
 	l.rows["a"] = ledger.StockRow{SKU: "a", Epoch: first + 1, Available: 10}
@@ -103,18 +103,17 @@ func TestCompareMeetsALaterGeneration(t *testing.T) {
 	}
 }
 
-// TestUnreadableCounts checks that a page that cannot be read is read again, that a count
-// that cannot be read does not keep the others from being filled and is not filled
-// itself, and that both are reported.
+// TestUnreadableCounts checks that an unreadable page is read again. An unreadable count must not
+// keep the others from being filled, and must not be filled itself. Both must be reported.
 func TestUnreadableCounts(t *testing.T) {
 	t.Parallel()
 	type step struct {
 		pace   pace
 		fails  bool
-		filled int // so far
+		filled int // number of filled counts so far
 	}
 	for name, test := range map[string]struct {
-		unreadable func(stock.SKU) bool // in the first steps
+		unreadable func(stock.SKU) bool // unreadable SKUs in the first steps
 		steps      []step
 		then       step
 	}{
@@ -148,9 +147,8 @@ func TestUnreadableCounts(t *testing.T) {
 	}
 }
 
-// TestSecondLook checks what becomes of a SKU whose gate and ledger differ: it is
-// refilled only if nothing has changed for a pause, and only if no records account for
-// the difference.
+// TestSecondLook checks the fate of a SKU whose gate and ledger differ. It must be refilled only if
+// nothing has changed for a pause, and only if no records account for the difference.
 func TestSecondLook(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -158,7 +156,7 @@ func TestSecondLook(t *testing.T) {
 		available int64
 		inFlight  int64
 		recorded  int64
-		changes   bool // between the two looks
+		changes   bool // whether the counts change between the two checks
 		refilled  bool
 	}{
 		{name: "no difference", available: 10},
@@ -192,7 +190,7 @@ func TestSecondLook(t *testing.T) {
 				}
 				step(false)
 				time.Sleep(sweepPause - time.Nanosecond)
-				step(false) // too early for a second look
+				step(false) // too early for a second check
 				if test.changes {
 					set(test.available - 1)
 				}
@@ -209,8 +207,8 @@ func TestSecondLook(t *testing.T) {
 	}
 }
 
-// TestManyInFlight checks that units in flight are compared with their records also if
-// there are many takes, and that too many of them do not end the comparison.
+// TestManyInFlight checks that units in flight are compared with their records even if there are
+// many takes, and that too many of them do not end the comparison.
 func TestManyInFlight(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -243,8 +241,7 @@ func TestManyInFlight(t *testing.T) {
 	}
 }
 
-// TestSecondLookFails checks that a second look that fails does not end the round, and is
-// taken again.
+// TestSecondLookFails checks that a failed second check does not end the round, and is repeated.
 func TestSecondLookFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -265,7 +262,7 @@ func TestSecondLookFails(t *testing.T) {
 	})
 }
 
-// TestSecondLook_Unreadable: a count that cannot be read does not keep a second look from
+// TestSecondLook_Unreadable checks that an unreadable count does not keep a second check from
 // refilling the others, and is refilled later.
 func TestSecondLook_Unreadable(t *testing.T) {
 	t.Parallel()
@@ -292,9 +289,9 @@ func TestSecondLook_Unreadable(t *testing.T) {
 	})
 }
 
-// TestCompareGoesOn: while one count cannot be read, the job is released after each look at
-// its page. That keeps neither the SKU of the next page from being filled, nor a SKU of the
-// same page from its second look.
+// TestCompareGoesOn makes one count unreadable, so that the job is released after each read of its
+// page. The SKU of the next page must still be filled, and a SKU of the same page must get its
+// second check.
 func TestCompareGoesOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -371,7 +368,7 @@ func TestVoidRecords(t *testing.T) {
 				t.Fatal(err)
 			}
 			take(stock.Line{SKU: "a", Quantity: 1})
-			sweep("a", "b", "a") // the first look
+			sweep("a", "b", "a") // the first check
 			sweep("a", "b", "a")
 			for _, want := range []stock.Level{{SKU: "a", Available: 9, InFlight: 1}, {SKU: "b", Available: 8, InFlight: 2}} {
 				got, err := counter.Level(t.Context(), want.SKU)

@@ -20,8 +20,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestSuperseded checks that an instance whose stock another layout has taken over says
-// so, and neither sweeps nor takes a step.
+// TestSuperseded checks that an instance whose stock another layout has taken over reports that,
+// and neither sweeps nor takes a step.
 func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	row := &ownerRow{}
@@ -50,7 +50,7 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// TestStepFails checks that a step's error is reported, whether it was taken or not.
+// TestStepFails checks that a step's error is reported, whether the step was taken or not.
 func TestStepFails(t *testing.T) {
 	t.Parallel()
 	r, gate, _ := started(t, &ownerRow{})
@@ -69,8 +69,8 @@ func TestStepFails(t *testing.T) {
 	}
 }
 
-// TestCheckEnds checks that a caller of a check does not wait longer than its context
-// lasts, and that checks that are stopped then log no failure.
+// TestCheckEnds checks that a caller of a check does not wait longer than its context lasts, and
+// that stopped checks log no failure.
 func TestCheckEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,8 +105,7 @@ type clocklessLedger struct{ *fakeLedger }
 
 func (clocklessLedger) ClockKnown() error { return errAway }
 
-// TestClockUnknown checks that an instance is not ready that does not know the
-// database's clock.
+// TestClockUnknown checks that an instance that does not know the database's clock is not ready.
 func TestClockUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,9 +122,8 @@ func TestClockUnknown(t *testing.T) {
 	})
 }
 
-// TestAttach checks that a process that sells nothing attaches only to a stock that
-// instances of its layout sell, that it waits for them to load a generation, and that it
-// never raises one.
+// TestAttach checks that an auditing process attaches only to stock that instances of its layout
+// sell. It must wait for them to load a generation, and never raise one.
 func TestAttach(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -166,9 +164,9 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestRelease checks that an instance gives up only the stock that it owns: not that of
-// another layout, nor that of an instance with its own layout which has taken over since and
-// may have queued orders.
+// TestRelease checks that an instance gives up only stock that it owns. It must not give up that of
+// another layout, or that of an instance with its own layout which has taken over since and may
+// have queued orders.
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	row := &ownerRow{}
@@ -205,10 +203,10 @@ func TestLastGeneration(t *testing.T) {
 // overtakenLedger is a ledger to which another instance raises a generation first.
 type overtakenLedger struct {
 	*fakeLedger
-	times  int    // that this happens
-	layout string // of the other instance
-	redis  *redis // in which it loads the generation
-	owner  error  // why the owner cannot be read then
+	times  int    // how often that happens
+	layout string // layout of the other instance
+	redis  *redis // Redis into which the other instance loads the generation
+	owner  error  // error of reading the owner then
 }
 
 func (l *overtakenLedger) RaiseGeneration(ctx context.Context, seen, next ledger.Owner) error {
@@ -228,8 +226,8 @@ func (l *overtakenLedger) Owner(ctx context.Context) (ledger.Owner, error) {
 	return l.fakeLedger.Owner(ctx)
 }
 
-// TestStartIsOvertaken checks that a start that another instance overtakes reads the
-// owner again, a bounded number of times, and uses what an instance of its layout raised.
+// TestStartIsOvertaken checks that a start that another instance overtakes reads the owner again, a
+// bounded number of times, and uses a generation that an instance of its layout raised.
 func TestStartIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -237,13 +235,13 @@ func TestStartIsOvertaken(t *testing.T) {
 		layout string
 		owner  error
 		want   error
-		raised stock.Generation // by all
+		raised stock.Generation // last generation raised by any instance
 	}{
 		{maxRaises - 1, "other", nil, nil, maxRaises},
 		{maxRaises, "other", nil, stock.ErrRowChanged, maxRaises},
 		{1, "other", errAway, errAway, 1},
 		{1, "fake", nil, nil, 1},
-		{0, "", errAway, nil, 1}, // nothing to read again
+		{0, "", errAway, nil, 1}, // no second read is needed
 	} {
 		redis := newRedis()
 		redis.mark.Beat = 100 // the ledger was restored
@@ -294,8 +292,8 @@ func (g *endlessGate) ScanInFlight(ctx context.Context, _ time.Duration, _ strin
 	return []stock.Take{takeOf("a", 1), takeOf("a", 1)}, "more", ctx.Err()
 }
 
-// TestRecoveryEnds checks that a recovery ends with its context, and leaves the takes
-// that it has not come to: they have not failed.
+// TestRecoveryEnds checks that a recovery ends with its context. Takes that it has not reached must
+// not count as failed.
 func TestRecoveryEnds(t *testing.T) {
 	t.Parallel()
 	gate, l := &endlessGate{fakeGate: newGate(newRedis())}, newLedger(&ownerRow{})
@@ -366,13 +364,13 @@ func TestRecoveryLogs(t *testing.T) {
 	}
 }
 
-// TestSuspectsRemain checks that a SKU whose second look or refill fails is refilled at
-// the next look.
+// TestSuspectsRemain checks that a SKU whose second check or refill fails is refilled at the next
+// check.
 func TestSuspectsRemain(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(s *shop, broken bool){
-		"unreadable": func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 2}[broken], faults.Refused) }, // Level
-		"no refill":  func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 3}[broken], faults.Refused) }, // Row
+		"unreadable": func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 2}[broken], faults.Refused) }, // the call of Level fails
+		"no refill":  func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 3}[broken], faults.Refused) }, // the call of Row fails
 	} {
 		inShop(t, func(t *testing.T, s *shop) {
 			s.add(t, "a", 20)
@@ -417,8 +415,8 @@ func (r *Reconciler) logTo(to *logged) {
 	r.log, r.jobs.log, r.generations.log = log, log, log
 }
 
-// TestQuiet checks that two instances that work log no warning, also while they stop,
-// and that one logs them whose stores are away.
+// TestQuiet checks that two working instances log no warning, even while they stop, and that an
+// instance whose stores cannot be reached logs them.
 func TestQuiet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -497,13 +495,13 @@ func TestQuietStop(t *testing.T) {
 	}
 }
 
-// TestAuditEnds checks that an audit ends with an error if its context ends while it
-// waits to read again, before or after a repair, and if a row is deleted meanwhile. It
-// asks the stores for nothing after the end.
+// TestAuditEnds checks that an audit ends with an error if its context ends while it waits to read
+// again, before or after a repair, or if a row is deleted meanwhile. It must make no calls to the
+// stores after the end.
 func TestAuditEnds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		call string // at which something happens
+		call string // call at which the event happens
 		do   func(t *testing.T, s *shop, cancel func())
 		want error // nil: any
 	}{
@@ -575,8 +573,8 @@ func (l *uncounted) Changes(ctx context.Context, sku stock.SKU, after stock.Chan
 	return l.fakeLedger.Changes(ctx, sku, after)
 }
 
-// TestUncounted checks that the counts of the backlog and of refunds remain while they
-// cannot be counted, and are counted again at once.
+// TestUncounted checks that the counts of the backlog and of refunds keep their values while
+// counting fails, and are updated at once afterwards.
 func TestUncounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -641,7 +639,7 @@ func (brokenScan) ScanInFlight(_ context.Context, _ time.Duration, cursor string
 	return nil, "", errors.New("last step")
 }
 
-// TestFailuresAreLogged checks that the log has the failures that no caller is told of.
+// TestFailuresAreLogged checks that failures that are not returned to a caller are logged.
 func TestFailuresAreLogged(t *testing.T) {
 	t.Parallel()
 	recovering := func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) { r.keepRecovering(ctx) }

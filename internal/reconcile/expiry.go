@@ -11,17 +11,18 @@ import (
 const expiryJob = "expiry"
 
 const (
-	// expiryPause is the pause between two reads of orders that are due, when there
-	// are none. It is also the longest pause after a batch.
+	// expiryPause is the pause after a read that found no due orders. It is also the longest pause
+	// after a batch.
 	expiryPause = time.Second
-	// expiryBatch bounds the orders of one batch. A batch holds stock rows locked about
-	// as long as a large group of orders does. slowBatch is when it has held them too long.
+	// expiryBatch bounds the orders of one batch. A batch holds stock rows locked about as long as
+	// a large group of orders does. slowBatch is the duration from which a batch has held them too
+	// long.
 	expiryBatch, slowBatch = 100, 50 * time.Millisecond
-	// expiryShare is the number of parts of the time of which expiry uses one,
-	// while there is a backlog. The rest is left to orders.
+	// expiryShare bounds the time that expiry uses during a backlog: to one part in expiryShare.
+	// The rest is left to orders.
 	expiryShare = 5
-	// countPause is the shortest pause between two counts of what is due. maxBacklog and
-	// maxRefunds bound the counts.
+	// countPause is the shortest pause between two counts of due orders and payments. maxBacklog
+	// and maxRefunds bound the counts.
 	countPause, maxBacklog, maxRefunds = 5 * time.Second, 10_001, 1001
 	// expiryTimeout bounds one batch, and the delivery of its units.
 	expiryTimeout = 10 * time.Second
@@ -30,8 +31,8 @@ const (
 // expiry is the job that expires orders. It is for one goroutine.
 type expiry struct {
 	*Reconciler
-	round   ledger.ExpiryRound // where the next batch begins
-	counted time.Time          // when what is due was last counted
+	round   ledger.ExpiryRound // state of the current round
+	counted time.Time          // time of the last count
 }
 
 // keepExpiring expires orders, whenever no other instance does, until ctx ends.
@@ -76,8 +77,8 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	return min((expiryShare-1)*time.Since(start), expiryPause), nil
 }
 
-// count sets the metrics of the orders that are due, and of the payments that are due back to
-// their buyers. The instance that expires orders does so, because it is one of all.
+// count sets the metrics of due orders, and of payments that must be paid back. Only the instance
+// that expires orders counts, so that they are counted once.
 func (e *expiry) count(ctx context.Context) {
 	orders, oldest, err := e.ledger.Due(ctx, maxBacklog)
 	if err != nil {

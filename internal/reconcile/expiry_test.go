@@ -39,7 +39,7 @@ func TestExpiryStep(t *testing.T) {
 			r      = newReconciler(gate, l)
 			due    = backlog
 			starts []time.Time
-			steps  int // after which the instance stops
+			steps  int // number of steps after which the instance stops
 			stop   context.CancelFunc
 		)
 		defer r.Close()
@@ -97,8 +97,8 @@ func TestExpiryStep(t *testing.T) {
 	})
 }
 
-// TestExpiryTells checks that the caller of New is told of the SKUs to which an expiry has
-// returned units, also without a gate, and only if it succeeded.
+// TestExpiryTells checks that the caller of New is notified of the SKUs to which an expiry has
+// returned units, even without a gate, and only if it succeeded.
 func TestExpiryTells(t *testing.T) {
 	t.Parallel()
 	var told []stock.SKU
@@ -122,8 +122,8 @@ func TestExpiryTells(t *testing.T) {
 	}
 }
 
-// TestExpiryBacklog checks that the metrics show a backlog while it is worked off, slow
-// batches, and the orders that cannot expire once a round has found them all.
+// TestExpiryBacklog checks that the metrics show a backlog while it is processed, slow batches, and
+// the orders that cannot expire once a round has found them all.
 func TestExpiryBacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestExpiryBacklog(t *testing.T) {
 		}{
 			{ledger.Expiry{More: true, Expired: 99, Failed: 1, Locked: slowBatch + 1}, 99, 1, 1},
 			{ledger.Expiry{Failed: 2, Locked: slowBatch}, 99, 1, 2},
-			{ledger.Expiry{More: true, Expired: 1}, 100, 1, 2}, // the next round has not come to them
+			{ledger.Expiry{More: true, Expired: 1}, 100, 1, 2}, // the next round has not reached these orders
 			{ledger.Expiry{}, 100, 1, 0},
 		} {
 			done = step.done

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// errAway is an error of a store.
+// errAway is the error of a store that cannot be reached.
 var errAway = errors.New("the store is away")
 
 // ownerRow is the one row of the table ledger, which instances share.
@@ -36,9 +36,9 @@ type fakeLedger struct {
 	mu         sync.Mutex
 	generation stock.Generation
 	rows       map[stock.SKU]ledger.StockRow
-	raises     []stock.SKU // by RaiseEpoch, in order
-	onDeliver  func()      // if not nil, called when the outbox is read
-	onPage     func()      // if not nil, called when a page of rows is read
+	raises     []stock.SKU // calls of RaiseEpoch, in order
+	onDeliver  func()      // called when the outbox is read, if not nil
+	onPage     func()      // called when a page of rows is read, if not nil
 	outcome    func() order.Outcome
 }
 
@@ -164,40 +164,40 @@ func (l *fakeLedger) Resolve(ctx context.Context, _ stock.Deduction) order.Outco
 	return l.outcome()
 }
 
-// redis is what the gates of several instances share.
+// redis is the data that the gates of several instances share.
 type redis struct {
 	mu     sync.Mutex
 	mark   stock.Mark
 	loaded map[stock.Generation]bool
 	counts map[stock.SKU]stock.Level
 
-	inFlight []stock.Take // with records
+	inFlight []stock.Take // takes in flight with records
 }
 
 func newRedis() *redis {
 	return &redis{loaded: make(map[stock.Generation]bool), counts: make(map[stock.SKU]stock.Level)}
 }
 
-// fakeGate is an instance's counter in memory. It follows the contract of gate.Counter as
-// far as the tests need it, and notes its calls.
+// fakeGate is an instance's counter in memory. It implements the parts of the contract of
+// gate.Counter that the tests need, and records its calls.
 type fakeGate struct {
-	Counter // the methods that no test calls
+	Counter // provides the methods that no test calls
 	redis   *redis
 
 	mu       sync.Mutex
 	using    stock.Generation
 	loads    []stock.Generation
-	settled  [][]stock.Take // by the calls of Settle
-	given    []uuid.UUID    // takes
-	adjusted []stock.Change // by the calls of Adjust
-	tries    []time.Time    // of Give and Settle
+	settled  [][]stock.Take // takes of each call of Settle
+	given    []uuid.UUID    // IDs of takes given back
+	adjusted []stock.Change // changes of the calls of Adjust
+	tries    []time.Time    // times of Give and Settle
 
-	unreadable func(stock.SKU) bool // if not nil, the SKUs for which Level fails
+	unreadable func(stock.SKU) bool // SKUs for which Level fails, if not nil
 	unlisted   bool                 // InFlight fails
 
-	fail func(t stock.Take) error // if not nil, called before Give and Settle; an error is the answer
+	fail func(t stock.Take) error // called before Give and Settle, unless nil; they return its error
 
-	onLoad, onLoaded func() error // if not nil, called before Load and Loaded; an error is the answer
+	onLoad, onLoaded func() error // called before Load and Loaded, unless nil; they return its error
 }
 
 func newGate(r *redis) *fakeGate { return &fakeGate{redis: r} }

@@ -19,14 +19,14 @@ import (
 const (
 	// checkTimeout bounds one check.
 	checkTimeout = 3 * time.Second
-	// loadGrace is how long an instance waits for a new generation to be loaded by the
-	// instance that raised it, before it raises another. A load takes three round trips
-	// on a new connection.
+	// loadGrace is how long an instance waits until the instance that raised a generation has
+	// loaded it. After that it raises another one. A load takes three round trips on a new
+	// connection.
 	loadGrace = 2 * time.Second
 	// maxRaises bounds the tries of a raise that meets another instance's.
 	maxRaises = 5
-	// maxJoins bounds the tries to join, which follow each other after joinPause:
-	// an instance notices a lost generation within seconds.
+	// maxJoins bounds the tries to join, with the pause joinPause between them. Instances notice a
+	// lost generation within seconds.
 	maxJoins, joinPause = 20, 250 * time.Millisecond
 )
 
@@ -40,14 +40,14 @@ type generations struct {
 	layout  string
 	queues  bool // the strategy acknowledges orders before the ledger has them
 	log     *slog.Logger
-	// checked is called with each store and why it did not answer, or nil.
+	// checked is called with each store, and with the error for which it did not answer, or nil.
 	checked func(store string, err error)
 
 	following singleflight.Group
 	checking  singleflight.Group
 
-	// auditor means that this process only audits: it sells nothing, and must not take
-	// over the stock. It is set before the first use.
+	// auditor means that this process only audits. It sells nothing, and must not take over the
+	// stock. It is set before the first use.
 	auditor bool
 	// onlyFrom, if not nil, is the only owner from which start takes over the stock. It is
 	// set before the first use.
@@ -55,8 +55,8 @@ type generations struct {
 
 	superseded atomic.Bool // another layout owns the stock
 
-	// demands counts the calls of demandNext, and answered those of them after which
-	// there has been a new generation.
+	// demands counts the calls of demandNext. answered is the number of these calls that a new
+	// generation has followed.
 	demands, answered atomic.Int64
 
 	mu    sync.Mutex // held while the generation in use changes
@@ -65,7 +65,7 @@ type generations struct {
 
 func (g *generations) current() stock.Generation { return g.ledger.Generation() }
 
-// use moves the instance to the generation, unless it is under a later one.
+// use moves the instance to the generation, unless the instance is under a later one.
 func (g *generations) use(to stock.Generation) {
 	g.superseded.Store(false)
 	g.mu.Lock()
@@ -85,8 +85,8 @@ func (g *generations) demandNext() { g.demands.Add(1) }
 
 func (g *generations) demanded() bool { return g.demands.Load() > g.answered.Load() }
 
-// start takes over the stock: it moves the instance to the ledger's generation, or
-// to a new one if that belongs to another layout.
+// start takes over the stock. It moves the instance to the ledger's generation, or to a new one if
+// the ledger's belongs to another layout.
 func (g *generations) start(ctx context.Context) error {
 	mark, err := g.mark(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (g *generations) start(ctx context.Context) error {
 	return untilUnchanged(func() error {
 		if owner.Layout == g.layout && !restored(owner, mark) {
 			g.use(owner.Generation)
-			loaded, err := g.becomesLoaded(ctx) // another instance that is starting too may have raised it
+			loaded, err := g.becomesLoaded(ctx) // another instance that starts at the same time may have raised the generation
 			switch {
 			case err != nil:
 				return err
@@ -118,18 +118,19 @@ func (g *generations) start(ctx context.Context) error {
 			if owner, err = g.ledger.Owner(ctx); err != nil {
 				return err
 			}
-			mark.Beat = 0 // the beat has been compared
+			mark.Beat = 0 // the beat has been compared already
 		}
 		return raiseErr
 	})
 }
 
-// ErrQueuedOrders: the stock belongs to a strategy that acknowledges orders before the
-// ledger has them, and only that strategy commits them.
+// ErrQueuedOrders means that the stock belongs to a strategy that acknowledges orders before the
+// ledger has them. Only that strategy commits these orders.
 var ErrQueuedOrders = errors.New("queued orders are not drained")
 
-// release gives the stock up: any strategy can take it over. It does nothing if another
-// instance has released it. stock.ErrRowChanged: another one has taken it over.
+// release gives the stock up, so that any strategy can take it over. It does nothing if another
+// instance has released it. It returns stock.ErrRowChanged if another instance has taken the stock
+// over.
 func (g *generations) release(ctx context.Context) error {
 	owner, err := g.ledger.Owner(ctx)
 	if err != nil {
@@ -144,7 +145,7 @@ func (g *generations) release(ctx context.Context) error {
 	return g.ledger.RaiseGeneration(ctx, owner, ledger.Owner{Generation: owner.Generation + 1})
 }
 
-// untilUnchanged runs do again, a bounded number of times, while it returns
+// untilUnchanged runs do repeatedly, a bounded number of times, while it returns
 // stock.ErrRowChanged.
 func untilUnchanged(do func() error) (err error) {
 	for range maxRaises {
@@ -155,16 +156,14 @@ func untilUnchanged(do func() error) (err error) {
 	return err
 }
 
-// restored reports whether the ledger was restored from a backup: it is older than
-// the mark that the gate's store keeps of it. The mark must have been read before
-// the beat was raised to the owner's.
+// restored reports whether the ledger was restored from a backup. Then it is older than its mark in
+// the gate's store. The mark must have been read before the beat was raised to the owner's.
 func restored(owner ledger.Owner, mark stock.Mark) bool {
 	return mark.Beat >= owner.Beat && mark.Beat > 0 || mark.Generation > owner.Generation
 }
 
-// check compares the instance's generation with the ledger's, and follows the
-// ledger's if it differs. It returns why orders cannot be placed now. Concurrent
-// callers share one check.
+// check compares the instance's generation with the ledger's, and follows the ledger's if it
+// differs. It returns an error if orders cannot be placed now. Concurrent callers share one check.
 func (g *generations) check(ctx context.Context) error {
 	result := g.checking.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
@@ -180,9 +179,9 @@ func (g *generations) check(ctx context.Context) error {
 }
 
 func (g *generations) checkNow(ctx context.Context) error {
-	before := g.current() // read first: a raise after it does not make the ledger look older
+	before := g.current() // read before the owner: a raise in between does not make the ledger look older
 	mark, markErr := g.mark(ctx)
-	inTime := ctx.Err() == nil // the gate has left time to ask the ledger
+	inTime := ctx.Err() == nil // the gate's answer has left time to ask the ledger
 	owner, err := g.ledger.Beat(ctx)
 	if g.counter != nil {
 		g.checked(gateStore, markErr)
@@ -231,10 +230,10 @@ func (g *generations) supersede(owner ledger.Owner) error {
 	return fmt.Errorf("%w: %q", stock.ErrSuperseded, owner.Layout)
 }
 
-// follow moves the instance to a later generation than the one given, which cannot
-// be used: to the ledger's if that is later, otherwise to a new one. If the scripts
-// of the current generation turn out to be loaded, it stays in use. Concurrent
-// callers share one result.
+// follow moves the instance to a later generation than the given one, which cannot be used. It uses
+// the ledger's generation if that is later, and otherwise raises a new one. If the scripts of the
+// current generation turn out to be loaded, the generation stays in use. Concurrent callers share
+// one result.
 func (g *generations) follow(ctx context.Context, unusable stock.Generation) error {
 	_, err, _ := g.following.Do("", func() (any, error) {
 		ctx, cancel := detached(ctx)
@@ -283,8 +282,8 @@ func (g *generations) catchUp(ctx context.Context, to stock.Generation) error {
 	return g.follow(ctx, to)
 }
 
-// join moves an auditor to the ledger's generation. If the gate's store cannot run it,
-// join waits for an instance to raise another one.
+// join moves an auditor to the ledger's generation. If the gate's store cannot run that generation,
+// join waits until an instance has raised another one.
 func (g *generations) join(ctx context.Context) error {
 	for try := 1; ; try++ {
 		owner, err := g.ledger.Owner(ctx)
@@ -375,25 +374,25 @@ func (g *generations) setMark(ctx context.Context, owner ledger.Owner) error {
 	return g.counter.SetMark(ctx, stock.Mark{Generation: owner.Generation, Beat: owner.Beat})
 }
 
-// Ownership says who owns the stock, and whether the gate's store and this instance agree
-// with that.
+// Ownership says who owns the stock, and whether the gate's store and this instance match that
+// owner.
 type Ownership struct {
-	// Layout is this instance's. Owner.Layout is that of the instances that sell the
-	// stock; it is empty if none holds it.
+	// Layout is this instance's. Owner.Layout belongs to the instances that sell the stock, and is
+	// empty if there are none.
 	Layout string
 	Queues bool // this instance's strategy queues orders; Owner.Queues is the owner's
 	Owner  ledger.Owner
-	Mark   stock.Mark // what the gate's store has seen of the ledger
+	Mark   stock.Mark // the ledger's mark in the gate's store
 	// Loaded reports whether the gate's store can run the owner's generation. It is true
 	// without a gate.
 	Loaded bool
-	// Restored reports whether the ledger is older than the mark: it was restored from a
+	// Restored reports whether the ledger is older than the mark. Then it was restored from a
 	// backup.
 	Restored bool
 }
 
-// Ownership reads the owner of the stock from the ledger, and what the gate's store has of
-// it. It changes nothing. This instance must not serve.
+// Ownership reads the owner of the stock from the ledger, and the mark from the gate's store. It
+// changes nothing. This instance must not serve.
 func (r *Reconciler) Ownership(ctx context.Context) (s Ownership, err error) {
 	s.Layout, s.Queues = r.generations.layout, r.generations.queues
 	if s.Mark, err = r.generations.mark(ctx); err != nil {
@@ -402,7 +401,7 @@ func (r *Reconciler) Ownership(ctx context.Context) (s Ownership, err error) {
 	if s.Owner, err = r.ledger.Owner(ctx); err != nil {
 		return s, err
 	}
-	// The beat was not raised, so it may equal the mark's.
+	// This process has not raised the beat, so the beat may equal the mark's.
 	s.Restored = s.Mark.Beat > s.Owner.Beat || s.Mark.Generation > s.Owner.Generation
 	if r.counter != nil {
 		r.counter.Use(s.Owner.Generation)

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestLostRaise checks two instances that saw the same row of the ledger: one raises
-// the generation, and the other neither uses its own nor loads it.
+// TestLostRaise checks two instances that saw the same row of the ledger. One raises the
+// generation, and the other must neither use its own nor load it.
 func TestLostRaise(t *testing.T) {
 	t.Parallel()
 	row, store := &ownerRow{}, newRedis()
@@ -72,8 +72,8 @@ func (l *hookedLedger) Beat(ctx context.Context) (ledger.Owner, error) {
 	return owner, err
 }
 
-// TestRaiseDuringACheck checks that a generation that is raised while a check looks
-// at the ledger does not make the ledger look restored from a backup.
+// TestRaiseDuringACheck checks that a generation that is raised during a check does not make the
+// ledger look restored from a backup.
 func TestRaiseDuringACheck(t *testing.T) {
 	t.Parallel()
 	for _, gate := range []*fakeGate{newGate(newRedis()), nil} {
@@ -113,8 +113,8 @@ func (l *raisingLedger) RaiseGeneration(ctx context.Context, seen, next ledger.O
 	return l.fakeLedger.RaiseGeneration(ctx, seen, next)
 }
 
-// TestStoreChangesDuringARaise checks that another generation follows one during whose raise,
-// or load, the store has changed: nobody knows which of the two was first.
+// TestStoreChangesDuringARaise checks that another generation is raised if the store changes during
+// a raise or a load, because it is unknown which came first.
 func TestStoreChangesDuringARaise(t *testing.T) {
 	t.Parallel()
 	for _, during := range []string{"raise", "load"} {
@@ -150,7 +150,7 @@ func TestStoreChangesDuringARaise(t *testing.T) {
 	}
 }
 
-// fleet is the generations of several instances that share a ledger's row and a Redis.
+// fleet has the generations of several instances that share a ledger's row and a Redis.
 type fleet struct {
 	row   *ownerRow
 	redis *redis
@@ -158,8 +158,8 @@ type fleet struct {
 	gates []*fakeGate
 }
 
-// newFleet returns instances that have not started. In the bubble of a test, their Redis
-// takes so long to answer whether scripts are loaded, and to load them.
+// newFleet returns instances that have not started. rtt is how long their Redis takes to say
+// whether scripts are loaded, and to load them, in the bubble's time.
 func newFleet(n int, answer, load time.Duration) *fleet {
 	f := &fleet{row: &ownerRow{}, redis: newRedis()}
 	for range n {
@@ -188,7 +188,7 @@ func (f *fleet) flush() {
 	clear(f.redis.loaded)
 }
 
-// together calls do for all instances at once, each a little later than the one before.
+// together calls do for all instances at once, each a little later than the previous one.
 func (f *fleet) together(do func(g *generations)) {
 	var calls sync.WaitGroup
 	for n, g := range f.all {
@@ -200,8 +200,8 @@ func (f *fleet) together(do func(g *generations)) {
 	calls.Wait()
 }
 
-// sell repeats what orders do until the instance uses the ledger's generation and its
-// scripts are loaded.
+// sell does what orders do, until the instance uses the ledger's generation and its scripts are
+// loaded.
 func (f *fleet) sell(t *testing.T, g *generations) {
 	for n := 0; ; n++ {
 		if n == 1000 {
@@ -219,8 +219,8 @@ func (f *fleet) sell(t *testing.T, g *generations) {
 	}
 }
 
-// TestSlowLoad checks that instances raise the generation once if they start at once, and
-// once more if they then lose their scripts, also if their Redis is far.
+// TestSlowLoad checks that instances that start at once raise the generation once, and once more if
+// they then lose their scripts, even if their Redis is slow.
 func TestSlowLoad(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -267,7 +267,7 @@ func TestLostAgain(t *testing.T) {
 		})
 		f.flush()
 		generation, start := f.generation(), time.Now()
-		if err := f.all[1].follow(t.Context(), generation); err != nil { // the first one has raised it
+		if err := f.all[1].follow(t.Context(), generation); err != nil { // the first instance has raised the generation
 			t.Fatal(err)
 		}
 		if n, took := f.generation()-generation, time.Since(start); n != 1 || took > loadGrace+10*time.Millisecond {

@@ -35,9 +35,9 @@ type JobLedger interface {
 	ReleaseJob(ctx context.Context, j ledger.Job) error
 }
 
-// jobs runs work that one instance of the cluster does at a time. A lease that runs
-// out during the work does no harm: the work's own transactions check the job's
-// token, and the rest of the work may run twice. It is safe for concurrent use.
+// jobs runs work that only one instance of the cluster does at a time. A lease that ends during the
+// work does no harm: the work's own transactions check the job's token, and the rest of the work
+// may run twice. jobs is safe for concurrent use.
 type jobs struct {
 	ledger  JobLedger
 	holder  string
@@ -46,18 +46,18 @@ type jobs struct {
 	metrics jobMetrics
 }
 
-// step does a part of a job's work. It returns how long to wait before the next
-// step. After an error the job is released, so that another instance can try.
+// step does a part of a job's work. It returns how long to wait before the next step. After an
+// error the job is released, so that another instance can try.
 type step func(ctx context.Context, held ledger.Job) (pause time.Duration, err error)
 
 // newHolder returns a name for this process as the holder of jobs.
 func newHolder() string {
-	host, _ := os.Hostname() // the rest of the name is unique without it
+	host, _ := os.Hostname() // without the host name, the rest is still unique
 	return fmt.Sprintf("%.40s/%d/%s", host, os.Getpid(), uuid.NewString())
 }
 
-// run does the job whenever no other instance does, until ctx ends. ended, which may
-// be nil, is called when the instance no longer holds the job.
+// run does the job until ctx ends, whenever no other instance does it. ended, which may be nil, is
+// called when the instance no longer holds the job.
 func (j *jobs) run(ctx context.Context, name string, do step, ended func()) {
 	for ctx.Err() == nil {
 		if !j.barred.Load() {
@@ -90,12 +90,12 @@ func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
 	defer func() {
 		stop()
 		renewing.Wait()
-		j.metrics.held.WithLabelValues(held.Name).Set(0) // before another instance can claim it
+		j.metrics.held.WithLabelValues(held.Name).Set(0) // reset the metric before another instance can claim the job
 		j.release(ctx, held)
 	}()
 	for working.Err() == nil && !j.barred.Load() {
 		pause, err := do(working, held)
-		if err != nil { // another instance may reach the stores
+		if err != nil { // another instance may be able to reach the stores
 			if !errors.Is(err, ledger.ErrJobLost) && working.Err() == nil {
 				j.log.Warn("a job failed and is released", "job", held.Name, "error", err)
 			}
@@ -106,8 +106,8 @@ func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
 	}
 }
 
-// keepRenewing renews the job until another instance claims it, or no renewal has
-// succeeded for the length of a lease, or ctx ends.
+// keepRenewing renews the job until ctx ends or the job is lost. The job is lost if another
+// instance has claimed it, or if no renewal has succeeded for the length of a lease.
 func (j *jobs) keepRenewing(ctx context.Context, held ledger.Job) {
 	for last := time.Now(); time.Since(last) < ledger.JobLease; {
 		if retry.Sleep(ctx, renewPause) != nil {
@@ -128,8 +128,8 @@ func (j *jobs) keepRenewing(ctx context.Context, held ledger.Job) {
 	}
 }
 
-// release releases the job, so that another instance need not wait for the end of
-// the lease. It also runs when ctx has ended.
+// release releases the job, so that another instance need not wait for the end of the lease. It
+// works even if ctx has ended.
 func (j *jobs) release(ctx context.Context, held ledger.Job) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), jobCallTimeout)
 	defer cancel()

@@ -15,17 +15,17 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 )
 
-// fakeJobs is the ledger's table of jobs in memory, and what expiry needs of the
-// ledger. It follows the contract of Ledger.
+// fakeJobs is the ledger's table of jobs in memory, with the methods that expiry needs. It follows
+// the contract of Ledger.
 type fakeJobs struct {
 	mu     sync.Mutex
 	leases map[string]jobLease // by name
-	away   bool                // it does not answer
+	away   bool                // the ledger does not answer
 
-	expire func(held ledger.Job, limit int) (ledger.Expiry, error) // nil: nothing is due
-	due    func() int                                              // nil: none are; the oldest has been due for a minute
+	expire func(held ledger.Job, limit int) (ledger.Expiry, error) // nil: no order is due
+	due    func() int                                              // nil: no order is due; the oldest has been due for a minute
 
-	refunds func() (n int, oldest time.Duration) // nil: none are due
+	refunds func() (n int, oldest time.Duration) // nil: no payment is due
 }
 
 type jobLease struct {
@@ -104,8 +104,8 @@ func (t *fakeJobs) ClockKnown() error                  { return nil }
 // runner is an instance that runs a job.
 type runner struct {
 	*jobs
-	steps  chan ledger.Job // one for each step
-	stop   func()          // stops it and waits until it has stopped
+	steps  chan ledger.Job // receives the job at each step
+	stop   func()          // stops the instance and waits until it has stopped
 	barred atomic.Bool
 }
 
@@ -146,8 +146,7 @@ func (r *runner) taken() (steps []ledger.Job) {
 	}
 }
 
-// dead is a table of jobs as a killed instance sees it: its calls have no effect, and
-// nothing answers.
+// dead is a table of jobs for a killed instance: its calls have no effect, and get no answer.
 type dead struct {
 	JobLedger
 	killed atomic.Bool
@@ -174,8 +173,8 @@ func (d *dead) ReleaseJob(ctx context.Context, j ledger.Job) error {
 	return d.JobLedger.ReleaseJob(ctx, j)
 }
 
-// TestJobHandover checks how soon another instance takes over a job, and that the
-// first does not go on.
+// TestJobHandover checks how soon another instance takes over a job, and that the first does not
+// continue.
 func TestJobHandover(t *testing.T) {
 	t.Parallel()
 	const poll = claimPause + claimPause/4
@@ -221,8 +220,8 @@ func TestJobHandover(t *testing.T) {
 	}
 }
 
-// TestJobSurvivesAnOutage checks that a holder goes on after a short outage of the
-// ledger, and that some instance does after a long one.
+// TestJobSurvivesAnOutage checks that a holder continues after a short outage of the ledger, and
+// that some instance does after a long one.
 func TestJobSurvivesAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,14 +14,13 @@ import (
 // sweepTimeout bounds one sweep, and one step of a loop.
 const sweepTimeout = time.Minute
 
-// Sweep goes once over everything: it delivers additions that have not reached the
-// gate, resolves takes in flight past their deadline, refills counts that the gate
-// lacks or has under another epoch, and refills counts that still differ as in the
-// sweep before. A failure for one SKU does not affect the others. It is safe under
-// load, and beside Run and sweeps of other instances.
+// Sweep does all repairs once. It delivers additions that have not reached the gate, and resolves
+// takes in flight past their deadline. It refills counts that the gate lacks, has under another
+// epoch, or that still differ as in the previous sweep. A failure for one SKU does not affect the
+// others. It is safe under load, and beside Run and sweeps of other instances.
 //
-// Run does the same in loops of their own. Sweep does not pause, so with very many
-// SKUs it loads the stores.
+// Run does the same repairs in separate loops. Sweep does not pause, so with very many SKUs it
+// loads the stores.
 func (r *Reconciler) Sweep(ctx context.Context) error {
 	if r.counter == nil {
 		return nil
@@ -29,7 +28,7 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	if err := r.Usable(ctx); err != nil {
-		if errors.Is(err, stock.ErrSuperseded) { // other instances mend the stock
+		if errors.Is(err, stock.ErrSuperseded) { // other instances repair the stock
 			return nil
 		}
 		return err
@@ -40,17 +39,17 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 	return joined(errs)
 }
 
-// pace says how long a loop pauses after a step: share times as long as the step
-// took, but at least least and at most most, plus up to jitter.
+// pace determines the pause of a loop after a step. The pause is share times the duration of the
+// step, at least least and at most most, plus up to jitter.
 type pace struct {
 	share               float64
 	least, most, jitter time.Duration
 }
 
 const (
-	// sweepPause is the shortest pause after a round, with as much again of
-	// jitter, so that instances do not work in step. A slow round is followed by a
-	// longer pause, up to maxSweepPause.
+	// sweepPause is the shortest pause after a round, plus up to the same time as jitter, so that
+	// instances do not work in step. A slow round is followed by a longer pause, up to
+	// maxSweepPause.
 	sweepPause, maxSweepPause = 1500 * time.Millisecond, 5 * time.Second
 	// sweepShare: a round takes at most 1/sweepShare of the time.
 	sweepShare = 20
@@ -80,12 +79,12 @@ func (p pace) pause(took time.Duration) time.Duration {
 // loopStep does a part of some work, and returns the pace for the next part.
 type loopStep func(context.Context) (pace, error)
 
-// The names of the jobs that deliver additions, and that compare gate and ledger. If
-// two instances run one of them at once, nothing is applied twice: an addition has a
-// number, and a refill compares epochs.
+// The names of the jobs that deliver additions, and that compare gate and ledger. If two instances
+// run one of these jobs at once, nothing is applied twice, because an addition has a number, and a
+// refill compares epochs.
 const outboxJob, driftJob = "outbox", "drift"
 
-// keepDelivering delivers additions, whenever no other instance does, until ctx ends.
+// keepDelivering delivers additions until ctx ends, whenever no other instance does.
 func (r *Reconciler) keepDelivering(ctx context.Context) {
 	r.jobs.run(ctx, outboxJob, r.asJob(r.deliverAll), func() { r.metrics.outbox.Set(0) })
 }
@@ -101,19 +100,19 @@ func (r *Reconciler) deliverAll(ctx context.Context) (pace, error) {
 	return afterRound, err
 }
 
-// keepComparing compares gate and ledger, and mends the gate, whenever no other
-// instance does, until ctx ends.
+// keepComparing compares gate and ledger, and repairs the gate, until ctx ends, whenever no other
+// instance does.
 func (r *Reconciler) keepComparing(ctx context.Context) {
 	r.jobs.run(ctx, driftJob, r.asJob(r.compareNext), r.hideComparison)
 }
 
-// asJob returns the steps of a job.
+// asJob returns the loop's steps as those of a job.
 func (r *Reconciler) asJob(do loopStep) step {
 	return func(ctx context.Context, _ ledger.Job) (time.Duration, error) { return r.try(ctx, do) }
 }
 
-// keepRecovering resolves takes in flight past their deadline until ctx ends. Every
-// instance does so: it costs little, and a claim would only delay it.
+// keepRecovering resolves takes in flight past their deadline until ctx ends. Every instance does
+// so, because the work is cheap, and claiming a job would only delay it.
 func (r *Reconciler) keepRecovering(ctx context.Context) {
 	var cursor string
 	recoverStep := func(ctx context.Context) (next pace, err error) {
@@ -131,9 +130,8 @@ func (r *Reconciler) keepRecovering(ctx context.Context) {
 	}
 }
 
-// try takes one step, unless nothing can be cut now, and returns how long to pause
-// after it. It does nothing while another layout owns the stock, because that
-// layout's instances mend it.
+// try takes one step, and returns how long to pause after it. It takes no step if nothing can be
+// cut now, or if another layout owns the stock, because that layout's instances repair it.
 func (r *Reconciler) try(ctx context.Context, do loopStep) (pause time.Duration, err error) {
 	start, next := time.Now(), afterRound
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)

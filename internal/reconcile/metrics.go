@@ -5,8 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics are the metrics of reconciling. Each exists for every value of its labels from
-// the start, with the value 0.
+// metrics are the metrics of reconciling. Each series exists from the start, with the value 0.
 type metrics struct {
 	ready         prometheus.Gauge
 	stores        *prometheus.GaugeVec
@@ -94,7 +93,7 @@ func newMetrics(r prometheus.Registerer, hasGate bool) *metrics {
 	return m
 }
 
-// checked notes whether a store answered.
+// checked records whether a store answered.
 func (m *metrics) checked(store string, err error) {
 	m.stores.WithLabelValues(store).Set(oneIf(err == nil))
 }
@@ -124,7 +123,7 @@ func newJobMetrics(auto promauto.Factory) jobMetrics {
 	}
 }
 
-// expect makes the series of a job that this instance may hold.
+// expect creates the series of a job that this instance may hold.
 func (m jobMetrics) expect(name string) {
 	m.held.WithLabelValues(name)
 	m.succeeded.WithLabelValues(name)

@@ -11,9 +11,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Deliver applies the SKU's committed additions at the gate, or those of every SKU
-// if sku is empty. An addition that the gate cannot accept yet stays in the
-// outbox.
+// Deliver applies the SKU's committed additions at the gate. If sku is empty, it applies those of
+// every SKU. An addition that the gate cannot accept yet stays in the outbox.
 func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 	if r.counter == nil {
 		return nil
@@ -33,7 +32,7 @@ type delivery struct {
 func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU, after stock.Change) (d delivery, err error) {
 	var (
 		errs    []error
-		blocked stock.SKU // its later changes must wait for an earlier one
+		blocked stock.SKU // SKU whose later changes must wait for an earlier one
 	)
 	for {
 		changes, last, err := r.ledger.Changes(ctx, sku, after)
@@ -61,8 +60,8 @@ func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU, after st
 				blocked = c.SKU
 			}
 		}
-		// A change that stays in the outbox by mistake is not applied again: the gate
-		// has its number.
+		// A change that stays in the outbox by mistake is not applied again, because the gate knows
+		// its number.
 		errs = append(errs, r.ledger.Applied(ctx, done...))
 		d.applied += len(done)
 		d.left += len(changes) - len(done)
@@ -76,11 +75,11 @@ func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU, after st
 // between them: the gate would lack those before.
 func endOf(sku stock.SKU) stock.Change { return stock.Change{SKU: sku, Epoch: math.MaxInt64} }
 
-// BringToGate applies to the gate's counts additions that the ledger has just committed.
-// If it cannot, Run does. It continues after ctx ends.
+// BringToGate takes additions that the ledger has just committed, and applies them to the gate's
+// counts. If it cannot, Run applies them later. It continues after ctx ends.
 //
-// The outbox is read only if an earlier addition to the SKU has not reached the gate: one
-// that another request, or another instance, has committed and is about to bring.
+// It reads the outbox only if an earlier addition to the SKU has not reached the gate. Another
+// request, or another instance, has then committed that addition and is about to apply it.
 func (r *Reconciler) BringToGate(ctx context.Context, additions ...stock.Change) {
 	if r.counter == nil {
 		return
@@ -91,8 +90,8 @@ func (r *Reconciler) BringToGate(ctx context.Context, additions ...stock.Change)
 		err := r.counter.Adjust(ctx, c)
 		switch {
 		case err == nil:
-			_ = r.applied.Send(c) // if it cannot be queued, the next delivery clears it
-		case errors.Is(err, stock.ErrNotFilled): // a refill will include it, or take will ask for a refill
+			_ = r.applied.Send(c) // if the change cannot be queued, the next delivery clears it
+		case errors.Is(err, stock.ErrNotFilled): // a refill will include the change, or a take will request a refill
 			err = nil
 		case errors.Is(err, stock.ErrChangeGap):
 			err = r.Deliver(ctx, c.SKU)
@@ -104,15 +103,15 @@ func (r *Reconciler) BringToGate(ctx context.Context, additions ...stock.Change)
 	}
 }
 
-// clear removes additions that the gate has applied from the outbox. If it fails, the next
-// delivery does.
+// clear removes additions that the gate has applied from the outbox. If it fails, the next delivery
+// removes them.
 func (r *Reconciler) clear(additions []stock.Change) {
 	ctx, cancel := context.WithTimeout(context.Background(), compensationTimeout)
 	defer cancel()
 	if err := r.ledger.Applied(ctx, additions...); err != nil {
 		r.log.Warn("clearing the outbox failed and will be retried", "error", err)
 	}
-	time.Sleep(settlePause) // so that others gather
+	time.Sleep(settlePause) // lets further additions gather
 }
 
 // deliver applies one addition at the gate. If applied is false, the SKU's later
@@ -121,9 +120,9 @@ func (r *Reconciler) deliver(ctx context.Context, c stock.Change) (applied bool,
 	err = r.counter.Adjust(ctx, c)
 	switch {
 	case errors.Is(err, stock.ErrNotFilled):
-		return false, nil // a refill will include it, or take will ask for a refill
+		return false, nil // a refill will include the change, or a take will request a refill
 	case errors.Is(err, stock.ErrChangeGap):
-		// The gate has lost a change that it once applied.
+		// The gate has lost a change that it had applied.
 		return false, r.refillIf(ctx, c.SKU, func(ledger.StockRow, stock.Level) bool { return true })
 	}
 	return err == nil, err

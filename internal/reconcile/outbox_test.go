@@ -14,18 +14,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestBringToGate brings two additions to the gate, in the order in which they were
-// committed or not, while calls to the stores break or the gate lacks the count. Without a
-// fault, the outbox is read only if an addition has overtaken another. Nothing is applied
-// twice, and the next delivery does what is left.
+// TestBringToGate brings two additions to the gate, in the order of their commits or not, while
+// calls to the stores break or the gate lacks the count. Without a fault, the outbox must be read
+// only if an addition has overtaken another. No addition may be applied twice, and the next
+// delivery must apply the rest.
 func TestBringToGate(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		order  []int             // in which the two are brought
-		breaks string            // the first call of this name breaks; empty: none does
-		before func(*shop) error // if not nil, called before
-		calls  []string          // without those of a later delivery; the gate adjusts two segments, up to the first that refuses
-		log    string            // what is logged; empty: nothing
+		order  []int             // order in which the two are brought
+		breaks string            // name whose first call breaks; empty: no call breaks
+		before func(*shop) error // called before, if not nil
+		calls  []string          // calls without those of a later delivery; the gate adjusts two segments, up to the first that refuses
+		log    string            // logged text; empty: nothing is logged
 	}{
 		"in order":          {order: []int{0, 1}, calls: []string{"adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},
 		"overtaken":         {order: []int{1, 0}, calls: []string{"adjust", "Changes", "adjust", "adjust", "adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},
@@ -86,8 +86,8 @@ func emptyGate(s *shop) error {
 	return s.redis.Del(context.Background(), "holdfast:{"+s.id.String()+"}:count").Err()
 }
 
-// TestBringToGate_TwoSKUs brings additions to two SKUs. If the gate lacks the count of the
-// first, it gets the second all the same. If it does not answer, it is not asked again.
+// TestBringToGate_TwoSKUs brings additions to two SKUs. If the gate lacks the count of the first,
+// it must still get the second. If it does not answer, it must not be called again.
 func TestBringToGate_TwoSKUs(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(t *testing.T, s *shop) {
@@ -117,9 +117,9 @@ func TestBringToGate_TwoSKUs(t *testing.T) {
 	})
 }
 
-// TestDeliver_OneFails: after an addition that the gate did not answer, the later ones to its
-// SKU wait for the next delivery. Otherwise each of them would wait for a frozen server, and
-// the gap would cost a refill. Other SKUs do not wait.
+// TestDeliver_OneFails checks that after an unanswered addition, later ones to its SKU wait for the
+// next delivery. Otherwise each of them would wait for a frozen server, and the gap would cost a
+// refill. Other SKUs must not wait.
 func TestDeliver_OneFails(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(t *testing.T, s *shop) {

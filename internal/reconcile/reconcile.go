@@ -1,7 +1,7 @@
-// Package reconcile mends what crashes, lost answers and a Redis that lost data
-// leave between gate and ledger. It ends takes, refills counts, delivers additions,
-// recovers takes left in flight, expires orders, and keeps the instance under the
-// ledger's generation. docs/protocol.md has the rules that it follows.
+// Package reconcile repairs inconsistencies between gate and ledger after crashes, lost answers and
+// data loss in Redis. It ends takes, refills counts, delivers additions, recovers takes left in
+// flight, expires orders, and keeps the instance under the ledger's generation. docs/protocol.md
+// has the rules that it follows.
 package reconcile
 
 import (
@@ -36,38 +36,37 @@ const (
 
 // Ledger is what reconciling needs of the ledger.
 type Ledger interface {
-	// Generation, Use, Owner, Beat and RaiseGeneration concern the owner of the
-	// stock.
+	// Generation, Use, Owner, Beat and RaiseGeneration read and change the owner of the stock.
 	Generation() stock.Generation
 	Use(g stock.Generation)
 	Owner(ctx context.Context) (ledger.Owner, error)
 	Beat(ctx context.Context) (ledger.Owner, error)
 	RaiseGeneration(ctx context.Context, seen, next ledger.Owner) error
 
-	// Row, Rows, RowsOf, RaiseEpoch and RaiseEpochs concern stock rows.
+	// Row, Rows, RowsOf, RaiseEpoch and RaiseEpochs read and renew stock rows.
 	Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
 	Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error)
 	RowsOf(ctx context.Context, skus []stock.SKU) ([]ledger.StockRow, error)
 	RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (ledger.StockRow, error)
 	RaiseEpochs(ctx context.Context, seen []ledger.StockRow, above int64) ([]ledger.StockRow, error)
 
-	// Changes and Applied concern the outbox.
+	// Changes and Applied read and clear the outbox.
 	Changes(ctx context.Context, sku stock.SKU, after stock.Change) (changes []stock.Change, last bool, err error)
 	Applied(ctx context.Context, changes ...stock.Change) error
 
-	// Resolve finds out what became of a take whose commit outcome is unknown.
+	// Resolve finds the outcome of a take whose commit outcome is unknown.
 	Resolve(ctx context.Context, d stock.Deduction) order.Outcome
 
-	// MeasureClock, KeepClock and ClockKnown concern the database's clock.
+	// MeasureClock, KeepClock and ClockKnown measure the database's clock.
 	MeasureClock(ctx context.Context) error
 	KeepClock(ctx context.Context)
 	ClockKnown() error
 
-	// Expire and Due concern orders whose time has passed.
+	// Expire and Due expire and count orders whose payment window has ended.
 	Expire(ctx context.Context, held ledger.Job, round *ledger.ExpiryRound, limit int) (ledger.Expiry, error)
 	Due(ctx context.Context, limit int) (n int, oldest time.Duration, err error)
 
-	// RefundsDue concerns payments that are due back to their buyers.
+	// RefundsDue counts payments that must be paid back to their buyers.
 	RefundsDue(ctx context.Context, limit int) (n int, oldest time.Duration, err error)
 
 	JobLedger
@@ -78,21 +77,20 @@ var _ Ledger = (*ledger.Ledger)(nil)
 
 // Counter is what reconciling needs of the gate's counter. See gate.Counter.
 type Counter interface {
-	// Use, Load, Loaded, Mark and SetMark concern the generation that the counter runs
-	// under.
+	// Use, Load, Loaded, Mark and SetMark manage the generation that the counter runs under.
 	Use(g stock.Generation)
 	Load(ctx context.Context, g stock.Generation) error
 	Loaded(ctx context.Context) (bool, error)
 	Mark(ctx context.Context) (stock.Mark, error)
 	SetMark(ctx context.Context, m stock.Mark) error
 
-	// FillAll, Adjust, Level and Segments concern counts.
+	// FillAll, Adjust, Level and Segments change and read counts.
 	FillAll(ctx context.Context, fills []stock.Fill) []error
 	Adjust(ctx context.Context, c stock.Change) error
 	Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error)
 	Segments(ctx context.Context, sku stock.SKU) ([]stock.Level, error)
 
-	// Settle, Give, InFlight and ScanInFlight concern takes.
+	// Settle, Give, InFlight and ScanInFlight end and list takes.
 	Settle(ctx context.Context, takes ...stock.Take) error
 	Give(ctx context.Context, t stock.Take) error
 	InFlight(ctx context.Context, limit int, skus ...stock.SKU) ([]stock.Take, error)
@@ -101,14 +99,13 @@ type Counter interface {
 
 // Options configure a Reconciler.
 type Options struct {
-	// Layout names what instances must agree on to sell the same stock.
+	// Layout names the settings on which instances must agree to sell the same stock.
 	Layout string
-	// Queues says that the strategy acknowledges orders before the ledger has them. The
-	// ledger notes it, and no other strategy takes over the stock until Release.
+	// Queues says that the strategy acknowledges orders before the ledger has them. The ledger
+	// records this, and no other strategy takes over the stock until Release.
 	Queues bool
-	// TakeDeadline is how long a take may be in flight before recovery resolves
-	// it. A deadline shorter than a request is safe, but makes requests take
-	// twice.
+	// TakeDeadline is how long a take may be in flight before recovery resolves it. A deadline
+	// shorter than a request is safe, but makes requests take their units twice.
 	TakeDeadline time.Duration
 	// Returned is called after orders have expired and the units of these SKUs have
 	// returned to stock. It may be nil.
@@ -142,8 +139,8 @@ type Reconciler struct {
 	deliverAfter stock.Change // where deliverAll begins, which alone uses it
 }
 
-// New returns a Reconciler. counter is nil if the strategy has no gate. Both stay the
-// caller's.
+// New returns a Reconciler. counter is nil if the strategy has no gate. The caller still owns
+// counter and ledger.
 func New(counter Counter, l Ledger, o Options) *Reconciler {
 	m := newMetrics(o.Metrics, counter != nil)
 	r := &Reconciler{
@@ -186,11 +183,11 @@ func (r *Reconciler) measureClock(ctx context.Context) (err error) {
 	return err
 }
 
-// Start takes over the stock for this instance's layout. Instances of another
-// layout are refused from then on. Call it once, before the first order. It writes
-// one row, however many SKUs there are.
+// Start takes over the stock for this instance's layout. Instances of another layout are refused
+// from then on. Call it once, before the first order. It writes one row, whatever the number of
+// SKUs.
 //
-// ErrQueuedOrders: the stock cannot be taken over before orders are drained.
+// ErrQueuedOrders means that queued orders must be drained first.
 func (r *Reconciler) Start(ctx context.Context) error {
 	if err := r.measureClock(ctx); err != nil {
 		return fmt.Errorf("measuring the database's clock: %w", err)
@@ -208,13 +205,12 @@ func (r *Reconciler) StartFrom(ctx context.Context, seen ledger.Owner) error {
 	return r.Start(ctx)
 }
 
-// Release gives up the stock, so that instances of any strategy can take it over. Nothing
-// may be queued any more. stock.ErrRowChanged: another instance has taken it over.
+// Release gives up the stock, so that instances of any strategy can take it over. No order may be
+// queued any more. It returns stock.ErrRowChanged if another instance has taken the stock over.
 func (r *Reconciler) Release(ctx context.Context) error { return r.generations.release(ctx) }
 
-// Ready returns why orders cannot be placed now: a store does not answer or does
-// not accept writes, the stock belongs to another layout, or the database's clock is
-// not known. nil: they can.
+// Ready returns an error if orders cannot be placed now. Either a store does not answer or does not
+// accept writes, or the stock belongs to another layout, or the database's clock is not known.
 func (r *Reconciler) Ready(ctx context.Context) error {
 	if err := r.generations.check(ctx); err != nil {
 		return err
@@ -222,13 +218,13 @@ func (r *Reconciler) Ready(ctx context.Context) error {
 	return r.ledger.ClockKnown()
 }
 
-// StoreChanged must be called when Redis may have been replaced or may have lost
-// writes. Nothing is cut until Run or the next order has raised the generation, which
-// makes every count stale. It does not block.
+// StoreChanged must be called when Redis may have been replaced or may have lost writes. No units
+// are cut until Run or the next order has raised the generation, which makes every count stale.
+// StoreChanged does not block.
 func (r *Reconciler) StoreChanged() { r.generations.demandNext() }
 
-// Usable returns why nothing can be cut now, after trying to mend it. nil: orders
-// can be placed. stock.ErrSuperseded: another layout has taken over the stock.
+// Usable tries to make the stock usable, and returns an error if no units can be cut now.
+// stock.ErrSuperseded means that another layout has taken over the stock.
 func (r *Reconciler) Usable(ctx context.Context) error {
 	switch g := r.generations; {
 	case g.superseded.Load():
@@ -248,11 +244,10 @@ func (r *Reconciler) Close() {
 	}
 }
 
-// Run reconciles until ctx ends. It keeps the instance under the current
-// generation, ends takes whose outcome was unknown once the stores answer, and
-// recovers takes left in flight. Every instance does so; several at once do no harm.
-// It also delivers additions, compares gate and ledger, and expires orders. One
-// instance at a time does each of these.
+// Run reconciles until ctx ends. It keeps the instance under the current generation, ends takes
+// whose outcome was unknown once the stores answer, and recovers takes left in flight. Every
+// instance does this work; several at once do no harm. Run also delivers additions, compares gate
+// and ledger, and expires orders. Only one instance at a time does each of these jobs.
 func (r *Reconciler) Run(ctx context.Context) {
 	var loops sync.WaitGroup
 	defer loops.Wait()

@@ -62,8 +62,8 @@ func TestSweepPause(t *testing.T) {
 	}
 }
 
-// TestOneInstanceSweeps checks that of two instances one delivers additions and compares
-// gate and ledger, and that the other takes over within seconds when it stops.
+// TestOneInstanceSweeps checks that only one of two instances delivers additions and compares gate
+// and ledger, and that the other takes over within seconds when it stops.
 func TestOneInstanceSweeps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// slowLedger answers the first questions for its clock too late.
+// slowLedger answers the first measurements of its clock too late.
 type slowLedger struct {
 	*fakeLedger
 	late, asked int

@@ -20,10 +20,10 @@ func (r *Reconciler) recoverAll(ctx context.Context) error {
 	}
 }
 
-// recoverNext resolves the takes past the deadline that the next step of the gate's
-// scan lists, and returns the cursor of the step after it. It looks for takes in the
-// gate's records, so its cost does not grow with the number of SKUs. A take that
-// cannot be ended does not keep the others from recovery.
+// recoverNext resolves the takes past the deadline that the next step of the gate's scan lists, and
+// returns the cursor of the step after it. It looks for takes in the gate's records, so its cost
+// does not grow with the number of SKUs. A take that cannot be ended does not delay the recovery of
+// others.
 func (r *Reconciler) recoverNext(ctx context.Context, cursor string) (next string, err error) {
 	start := time.Now()
 	takes, next, err := r.counter.ScanInFlight(ctx, r.takeDeadline, cursor)
@@ -49,7 +49,7 @@ func (r *Reconciler) recoverNext(ctx context.Context, cursor string) (next strin
 	return next, joined(errs)
 }
 
-// How a take that was left in flight ended.
+// The ways in which a take that was left in flight can end.
 const settled, given = "settled", "given"
 
 // recoverTake finds out what became of a take left in flight, and ends it. It returns how.

@@ -15,9 +15,9 @@ import (
 const maxLimited = 10_000
 
 // PrepareRetry removes the reason why a take of the SKUs was refused. The reason must be
-// stock.Reconcilable. PrepareRetry makes gate and ledger agree on the SKUs' epochs, or moves
-// the instance to the current generation. It looks at all SKUs, because what
-// concerns one SKU usually concerns them all.
+// stock.Reconcilable. PrepareRetry makes gate and ledger agree on the SKUs' epochs, or moves the
+// instance to the current generation. It checks all SKUs of the take, because the cause for one SKU
+// usually applies to all.
 func (r *Reconciler) PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error {
 	if errors.Is(reason, stock.ErrNoGeneration) {
 		return r.generations.follow(ctx, r.generations.current())
@@ -30,7 +30,7 @@ func (r *Reconciler) PrepareRetry(ctx context.Context, reason error, skus ...sto
 	return nil
 }
 
-// fillsOf returns the fills of the gate with the units that the stock rows have available.
+// fillsOf returns fills of the gate with the available units of the stock rows.
 func fillsOf(rows ...ledger.StockRow) []stock.Fill {
 	fills := make([]stock.Fill, len(rows))
 	for i, row := range rows {
@@ -39,11 +39,10 @@ func fillsOf(rows ...ledger.StockRow) []stock.Fill {
 	return fills
 }
 
-// Refill makes gate and ledger agree on the SKU's epoch in the current generation:
-// it raises the epoch and fills the gate with the stock row's available. It does
-// nothing if they agree. If it meets a later generation, it follows that first.
-// Concurrent callers in one process share one refill. nil does not mean that the
-// gate is filled: another instance may be filling it.
+// Refill makes gate and ledger agree on the SKU's epoch in the current generation. If they differ,
+// it raises the epoch and fills the gate with the stock row's available. If it finds a later
+// generation, it first moves the instance to it. Concurrent callers in one process share one
+// refill. A nil error does not mean that the gate is filled: another instance may be filling it.
 func (r *Reconciler) Refill(ctx context.Context, sku stock.SKU) error {
 	return r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
 		return !r.generations.current().Holds(row.Epoch) || r.counter != nil && (!level.Filled || level.Epoch != row.Epoch)
@@ -53,7 +52,7 @@ func (r *Reconciler) Refill(ctx context.Context, sku stock.SKU) error {
 // refillIf refills the SKU if needed is true of its counts.
 func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(ledger.StockRow, stock.Level) bool) error {
 	_, err, _ := r.refills.Do(string(sku), func() (any, error) {
-		ctx, cancel := detached(ctx) // the refill is shared: it must not end with one caller's ctx
+		ctx, cancel := detached(ctx) // the refill is shared, so it must not end with one caller's ctx
 		defer cancel()
 		row, err := r.ledger.Row(ctx, sku)
 		if err != nil {
@@ -78,8 +77,8 @@ func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(le
 	return err
 }
 
-// refillFrom refills the SKU. It does nothing if its row has changed: then another
-// instance is refilling it.
+// refillFrom refills the SKU. It does nothing if the row has changed, because then another instance
+// is refilling it.
 func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level stock.Level) error {
 	raised, err := r.ledger.RaiseEpoch(ctx, row.SKU, row.Epoch, level.Epoch)
 	if errors.Is(err, stock.ErrRowChanged) {
@@ -88,12 +87,12 @@ func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level 
 	if err != nil || r.counter == nil {
 		return err
 	}
-	// Units in flight are not subtracted: no take of an earlier epoch can commit.
+	// Units in flight are not subtracted, because no take of an earlier epoch can commit.
 	err = r.counter.FillAll(ctx, fillsOf(raised))[0]
 	if errors.Is(err, stock.ErrNoGeneration) {
 		return r.generations.follow(ctx, r.generations.current())
 	}
-	if err != nil && !errors.Is(err, stock.ErrStaleEpoch) { // stale: a later refill was faster
+	if err != nil && !errors.Is(err, stock.ErrStaleEpoch) { // a stale epoch means that a later refill was faster
 		return fmt.Errorf("filling the gate: %w", err)
 	}
 	r.metrics.refills.Inc()
@@ -120,15 +119,14 @@ func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, 
 	}
 }
 
-// refillRows refills the rows in bulk, and returns how many counts it filled. levels
-// are the gate's counts of the rows. Rows that have changed, or that another
-// transaction has locked, are left out: another instance refills them, or the next
-// round does.
+// refillRows refills the rows in bulk, and returns how many counts it filled. levels are the gate's
+// counts of the rows. It leaves out rows that have changed or are locked, which another instance or
+// the next round refills.
 func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, levels []stock.Level) (filled int, err error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	var greatest int64 // epoch
+	var greatest int64 // greatest epoch
 	for i, row := range rows {
 		greatest = max(greatest, row.Epoch, levels[i].Epoch)
 	}
@@ -147,7 +145,7 @@ func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, lev
 			r.metrics.refills.Inc()
 		case errors.Is(err, stock.ErrNoGeneration):
 			return filled, r.generations.follow(ctx, r.generations.current())
-		case !errors.Is(err, stock.ErrStaleEpoch): // stale: a later refill was faster
+		case !errors.Is(err, stock.ErrStaleEpoch): // a stale epoch means that a later refill was faster
 			errs = append(errs, fmt.Errorf("filling the gate: %w", err))
 		}
 	}
@@ -166,7 +164,7 @@ func (l *refillLimiter) allow(sku stock.SKU, at time.Time) bool {
 	if at.Sub(l.last[sku]) < time.Second {
 		return false
 	}
-	if len(l.last) >= maxLimited || l.last == nil { // forgetting a SKU costs one refill
+	if len(l.last) >= maxLimited || l.last == nil { // forgetting a SKU costs one extra refill
 		l.last = make(map[stock.SKU]time.Time)
 	}
 	l.last[sku] = at

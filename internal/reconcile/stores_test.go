@@ -36,21 +36,21 @@ var errLost = errors.New("the answer was lost")
 type calls struct {
 	mu     sync.Mutex
 	made   int
-	broken int         // the number of the call that breaks; 0: none does
-	kind   faults.Kind // how it breaks: Refused, Lost or Hung
-	name   string      // of the call that was broken
+	broken int         // number of the call that breaks; 0: no call breaks
+	kind   faults.Kind // way in which the call breaks: Refused, Lost or Hung
+	name   string      // name of the call that was broken
 
-	before func(name string) // if not nil, called before each call
+	before func(name string) // called before each call, if not nil
 }
 
-// start numbers the calls anew, and breaks one of them.
+// start numbers the calls from 1 again, and breaks one of them.
 func (c *calls) start(broken int, kind faults.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.made, c.broken, c.kind, c.name = 0, broken, kind, ""
 }
 
-// stop breaks no more calls. It returns the name of the one that was broken.
+// stop breaks no more calls. It returns the name of the broken call.
 func (c *calls) stop() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *calls) stop() string {
 	return c.name
 }
 
-// breaks counts a call, and returns how it breaks. A hung call waits until ctx ends.
+// breaks counts a call, and returns the way in which it breaks. A hung call waits until ctx ends.
 func (c *calls) breaks(ctx context.Context, name string) faults.Kind {
 	if c.before != nil {
 		c.before(name)
@@ -95,7 +95,7 @@ func answer[T any](ctx context.Context, c *calls, name string, call func() (T, e
 	return none, errLost
 }
 
-// breakableLedger is a ledger of which one call breaks.
+// breakableLedger is a ledger with one call that breaks.
 type breakableLedger struct {
 	*ledger.Ledger
 	calls *calls
@@ -143,7 +143,7 @@ func (l breakableLedger) Changes(ctx context.Context, sku stock.SKU, after stock
 
 func (l breakableLedger) Applied(ctx context.Context, changes ...stock.Change) error {
 	if len(changes) == 0 {
-		return nil // nothing is asked of the database
+		return nil // this call does not use the database
 	}
 	return l.calls.do(ctx, "Applied", func() error { return l.Ledger.Applied(ctx, changes...) })
 }
@@ -180,8 +180,8 @@ func (l breakableLedger) Correct(ctx context.Context, sku stock.SKU, above int64
 	return l.calls.do(ctx, "Correct", func() error { return l.Ledger.Correct(ctx, sku, above) })
 }
 
-// hook breaks one of the commands of a Redis client, and names it after the gate's script
-// that it runs. A pipeline is one command.
+// hook breaks one of the commands of a Redis client, and names it after the gate's script that it
+// runs. A pipeline counts as one command.
 func (c *calls) hook() goredis.Hook {
 	return faults.Around(func(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
 		return c.do(ctx, cmp.Or(gate.ScriptName(cmds[0]), cmds[0].Name()), func() error { return run(ctx) })
@@ -198,13 +198,13 @@ type shop struct {
 	gate    gate.Gate
 	sql     *store.SQL
 	redis   goredis.UniversalClient
-	id      uuid.UUID // of the ledger
+	id      uuid.UUID // ID of the ledger
 }
 
-// inShop calls do in a bubble, in which an instance has started.
+// inShop calls do in a bubble in which an instance has started.
 func inShop(t *testing.T, do func(t *testing.T, s *shop)) {
 	t.Helper()
-	// These two stay outside of the bubble: they have goroutines that wait for the end.
+	// These two stay outside of the bubble, because they have goroutines that wait for the end.
 	file := testenv.SQLite(t)
 	server, err := store.OpenInProcessRedis(t.Context())
 	if err != nil {
@@ -227,7 +227,7 @@ func inShop(t *testing.T, do func(t *testing.T, s *shop)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Its time is not that of the bubble: a busy machine may take seconds to answer.
+		// Redis does not run on the bubble's time: a busy machine may take seconds to answer.
 		o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.PoolTimeout, o.MaxRetries = time.Minute, time.Minute, time.Minute, time.Minute, -1
 		s.redis = goredis.NewClient(o)
 		defer s.redis.Close()
@@ -316,7 +316,7 @@ func (s *shop) sell(t *testing.T, sku stock.SKU) stock.Take {
 	return taken
 }
 
-// damages make the counts of a SKU wrong, which has at least 5 units.
+// damages make the counts of a SKU wrong. The SKU must have at least 5 units.
 var damages = map[stock.SKU]func(t *testing.T, s *shop, sku stock.SKU){
 	// An addition has not reached the gate.
 	"added": func(t *testing.T, s *shop, sku stock.SKU) { s.add(t, sku, 2) },
@@ -370,7 +370,7 @@ var damages = map[stock.SKU]func(t *testing.T, s *shop, sku stock.SKU){
 	},
 }
 
-// check checks that gate and ledger agree on the SKUs, and that nothing is left to do.
+// check checks that gate and ledger agree on the SKUs, and that no work is left.
 func (s *shop) check(t *testing.T, skus ...stock.SKU) {
 	t.Helper()
 	slices.Sort(skus)

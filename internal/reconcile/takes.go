@@ -11,31 +11,29 @@ import (
 )
 
 const (
-	// maxSettles bounds the takes that one call settles, maxSettleQueue those
-	// that wait.
+	// maxSettles bounds the takes that one call settles, and maxSettleQueue the takes that wait for
+	// a call.
 	maxSettles, maxSettleQueue = 512, 1 << 15
-	// settlePause is the pause between two calls, so that settles gather. No
-	// caller waits for them, and one call costs Redis as much as ten of the
-	// settles in it.
+	// settlePause is the pause between two calls, so that settles gather. No caller waits for a
+	// settle, and one call costs Redis as much as ten of the settles in it.
 	settlePause = 4 * time.Millisecond
 	// maxOpenTakes bounds the takes that wait for a store to answer. Recovery
 	// ends the others.
 	maxOpenTakes = 4096
-	// openTakePause is the shortest pause after a failed try to end one.
+	// openTakePause is the shortest pause after a failed try to end a take.
 	openTakePause = 20 * time.Millisecond
 )
 
 // openTake is a take that could not be ended when its request was answered.
 type openTake struct {
 	stock.Take
-	unknown bool // it may be committed; if not, it must be given back
+	unknown bool // the take may be committed; false: it must be given back
 }
 
-// FinishTake ends the take at the gate, if there is one, according to its outcome in the
-// ledger: a committed take is settled in a group, for which FinishTake does not wait, and a
-// refused one is given back. If the outcome is unknown, FinishTake resolves it first. If the
-// ledger does not answer, the outcome stays unknown, and Run ends the take later. FinishTake
-// returns the final outcome.
+// FinishTake ends the take at the gate, if there is one, according to its outcome in the ledger. A
+// committed take is settled in a group, for which FinishTake does not wait. A refused take is given
+// back. If the outcome is unknown, FinishTake resolves it first. If the ledger does not answer, the
+// outcome stays unknown, and Run ends the take later. FinishTake returns the final outcome.
 //
 // ctx bounds only the wait for the outcome; compensation continues after it ends.
 func (r *Reconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
@@ -49,7 +47,7 @@ func (r *Reconciler) FinishTake(ctx context.Context, t stock.Take, out order.Out
 	case out.Unknown():
 		r.leaveOpen(openTake{t, true})
 	case out.Committed():
-		if r.settles.Send(t) != nil { // too many wait, or the Reconciler is closed
+		if r.settles.Send(t) != nil { // too many takes wait, or the Reconciler is closed
 			r.settleNow(t)
 		}
 	default:
@@ -62,7 +60,7 @@ func (r *Reconciler) FinishTake(ctx context.Context, t stock.Take, out order.Out
 	return out
 }
 
-// resolve finds out the outcome of a take.
+// resolve finds the outcome of a take.
 func (r *Reconciler) resolve(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
 	ctx, cancel := detached(ctx)
 	defer cancel()
@@ -76,7 +74,7 @@ func (r *Reconciler) resolve(ctx context.Context, t stock.Take, out order.Outcom
 	return resolved
 }
 
-// settleNow settles the takes. If it fails, recovery does.
+// settleNow settles the takes. If it fails, recovery settles them.
 func (r *Reconciler) settleNow(takes ...stock.Take) {
 	ctx, cancel := context.WithTimeout(context.Background(), compensationTimeout)
 	defer cancel()
@@ -112,7 +110,7 @@ func (r *Reconciler) leaveOpen(t openTake) {
 // endOpenTakes ends the takes that requests left open, as soon as the stores
 // answer.
 func (r *Reconciler) endOpenTakes(ctx context.Context) {
-	for failed := 0; ; { // in a row
+	for failed := 0; ; { // failures in a row
 		select {
 		case <-ctx.Done():
 			return
@@ -122,7 +120,7 @@ func (r *Reconciler) endOpenTakes(ctx context.Context) {
 				continue
 			}
 			failed++
-			r.leaveOpen(t) // behind the others, whose stores may answer
+			r.leaveOpen(t) // to the end of the queue: the stores of the other takes may answer
 			_ = retry.Sleep(ctx, openTakePause+retry.Jitter(openTakePause, failed))
 		}
 	}

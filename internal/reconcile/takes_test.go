@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestOneStuckTake checks that an open take that cannot be ended does not keep
-// others from their end.
+// TestOneStuckTake checks that an open take that cannot be ended does not keep others from being
+// ended.
 func TestOneStuckTake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,15 +56,15 @@ func keepEnding(t *testing.T, r *Reconciler) (stop func()) {
 	}
 }
 
-// TestOpenTakeIsRetried checks that a take that could not be ended is tried again,
-// with pauses, until the stores answer, and then no more.
+// TestOpenTakeIsRetried checks that a take that could not be ended is tried again, with pauses,
+// until the stores answer, and not after that.
 func TestOpenTakeIsRetried(t *testing.T) {
 	t.Parallel()
 	const failures = 10
 	for _, test := range []struct {
 		name    string
-		outcome order.Outcome // once the ledger answers
-		out     order.Outcome // of the request
+		outcome order.Outcome // outcome once the ledger answers
+		out     order.Outcome // outcome of the request
 		settled bool
 	}{
 		{name: "refused", out: order.Refused(stock.ErrBusy)},
@@ -102,7 +102,7 @@ func TestOpenTakeIsRetried(t *testing.T) {
 					r := newReconciler(gate, l)
 					taken := takeOf("a", 1)
 					if away == "gate" && test.out.Unknown() {
-						r.leaveOpen(openTake{taken, true}) // the ledger was away before
+						r.leaveOpen(openTake{taken, true}) // the ledger could not be reached before
 					} else {
 						r.FinishTake(t.Context(), taken, test.out)
 						if len(tries) != 1 {
@@ -122,7 +122,7 @@ func TestOpenTakeIsRetried(t *testing.T) {
 						first = 0
 					}
 					for n := first + 1; n < len(tries); n++ {
-						failed := n - first // in a row
+						failed := n - first // failures in a row
 						pause := tries[n].Sub(tries[n-1])
 						if longest := openTakePause + openTakePause<<min(failed-1, 5); pause < openTakePause || pause > longest {
 							t.Errorf("paused for %v after failure %d, want %v to %v", pause, failed, openTakePause, longest)
@@ -137,8 +137,7 @@ func TestOpenTakeIsRetried(t *testing.T) {
 	}
 }
 
-// TestPauseStartsAgain checks that the pauses after failures are short again once a
-// take was ended.
+// TestPauseStartsAgain checks that the pauses after failures are short again once a take was ended.
 func TestPauseStartsAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,7 +191,7 @@ func TestFullQueueOfOpenTakes(t *testing.T) {
 	}
 }
 
-// TestEnd checks what becomes of a take at the gate for each outcome.
+// TestEnd checks the fate of a take at the gate for each outcome.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -236,8 +235,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestWithoutAGate checks that a take that no gate cut needs no end, and that a row is
-// adopted by its epoch alone.
+// TestWithoutAGate checks that a take that no gate cut need not be ended, and that a row is adopted
+// by its epoch alone.
 func TestWithoutAGate(t *testing.T) {
 	t.Parallel()
 	l := newLedger(&ownerRow{})
@@ -278,13 +277,13 @@ func TestSettles(t *testing.T) {
 		}
 		start := time.Now()
 		settle(1)
-		synctest.Wait() // it was sent alone; the others gather in the pause
+		synctest.Wait() // the first was sent alone; the others gather in the pause
 		settle(3*maxSettles + 1)
 		if calls := gate.settleCalls(); calls != 1 || time.Since(start) != 0 {
 			t.Errorf("%d calls in %v, want 1 at once", calls, time.Since(start))
 		}
 		r.Close()
-		settle(1) // after Close it is sent directly
+		settle(1) // after Close the settle is sent directly
 		var got []uuid.UUID
 		for _, call := range gate.settled {
 			if len(call) > maxSettles {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
-// TestTraces checks that a step of a job is a trace of its own if it found something to
-// do or failed, and none otherwise, nor if it was stopped.
+// TestTraces checks that a step of a job has a separate trace if it did some work or failed.
+// Otherwise, or if it was stopped, it must have none.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()

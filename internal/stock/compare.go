@@ -3,33 +3,32 @@ package stock
 // Units are the units of one SKU as the ledger has them at one moment.
 type Units struct {
 	Total       int64
-	Available   int64 // of the stock row; below 0 after overselling without the guard
-	Held        int64 // in the orders that hold them
+	Available   int64 // available of the stock row; below 0 after overselling without the guard
+	Held        int64 // units in the orders that hold them
 	Undelivered int64 // additions in the outbox, which the gate may not have yet
 }
 
-// Comparison is how the counts of one SKU differ. Every number is 0 if they agree.
+// Comparison has the differences between the counts of one SKU. Every number is 0 if they agree.
 type Comparison struct {
 	Oversold int64 // units that orders hold beyond the total
-	Ledger   int64 // units that the stock row has too many; below 0: too few
+	Ledger   int64 // units by which the stock row is too high; below 0: too low
 	// Drift is available + in flight + held - total. available and in flight are the gate's;
 	// without a gate, available is the stock row's. Drift is exact while no order is under way.
 	Drift int64
-	// The gate has at least Least and at most Most units too many. A negative number
-	// means too few. They are equal while no order is under way.
+	// The gate's count is at least Least and at most Most units too high. A negative number means
+	// too low. Both are equal while no order is under way.
 	Least, Most int64
 }
 
-// Compare compares the counts of one SKU: those of the gate, which is nil if there is
-// none, and those that the ledger had before and after the gate was read. They may be
-// the same reading. No units must have been added to the stock row in between.
+// Compare compares the counts of one SKU: those of the gate, and those that the ledger had before
+// and after the gate was read. gate is nil without a gate. before and after may be the same read.
+// No units must have been added to the stock row in between.
 //
-// If all is right, the row's available is the sum of the gate's available, the units
-// taken and not committed, and the undelivered units. Two of these numbers are known only
-// within bounds. The units taken and not committed are between 0 and the units in flight.
-// The row's available at the time of the gate's count is between after's and before's,
-// because it only falls while nothing is added. An available below 0 counts as 0, as it
-// does when the gate is filled.
+// If all counts are correct, the row's available is the sum of the gate's available, the units
+// taken and not committed, and the undelivered units. Two of these numbers are known only within
+// bounds. The units taken and not committed are between 0 and the units in flight. The row's
+// available at the time of the gate's count is between after's and before's, because it only falls
+// while nothing is added. An available below 0 counts as 0, because a fill also treats it as 0.
 func Compare(before Units, gate *Level, after Units) Comparison {
 	c := Comparison{
 		Oversold: max(0, after.Held-after.Total),

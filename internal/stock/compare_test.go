@@ -2,13 +2,13 @@ package stock
 
 import "testing"
 
-// TestCompare_Bounds checks that the bounds of the gate's difference include 0 whatever
-// orders do between the readings of a sound SKU, and that they show damage.
+// TestCompare_Bounds checks that the bounds of the gate's difference include 0 whatever orders do
+// between the reads of a consistent SKU, and that they reveal damage.
 func TestCompare_Bounds(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name                       string
-		before, undelivered, after int64 // the ledger's available and outbox
+		before, undelivered, after int64 // available and outbox of the ledger
 		gate, inFlight             int64
 		least, most                int64
 	}{
@@ -39,7 +39,7 @@ func TestCompare_Bounds(t *testing.T) {
 	}
 }
 
-// TestCompare checks the differences of one reading, with a gate and without one.
+// TestCompare checks the differences of one read, with a gate and without one.
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

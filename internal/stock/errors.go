@@ -12,57 +12,55 @@ var (
 	ErrSoldOut    = errors.New("sold out")
 	ErrUnknownSKU = errors.New("unknown SKU")
 
-	// ErrBuyerLimit: the buyer would hold more units of the SKU than one buyer
-	// may.
+	// ErrBuyerLimit means that the buyer would hold more units of the SKU than allowed.
 	ErrBuyerLimit = errors.New("the buyer limit is reached")
-	// ErrNotOpen: the SKU is not sold yet. It comes as a *NotOpen.
+	// ErrNotOpen means that the SKU is not sold yet. It comes as a *NotOpen.
 	ErrNotOpen = errors.New("not open yet")
-	// ErrClosed: the SKU is not sold any more.
+	// ErrClosed means that the SKU is not sold any more.
 	ErrClosed = errors.New("closed")
 
-	// ErrNotFilled: the gate has no count of the SKU.
+	// ErrNotFilled means that the gate has no count of the SKU.
 	ErrNotFilled = errors.New("the gate has no count of the SKU")
-	// ErrInFlight: another take of the same order is in flight.
+	// ErrInFlight means that another take of the same order is in flight.
 	ErrInFlight = errors.New("another take of the same order is in flight")
-	// ErrBurned: the take was given back before it arrived.
+	// ErrBurned means that the take was given back before it arrived.
 	ErrBurned = errors.New("the take was given back before it arrived")
-	// ErrChangeGap: the gate has not applied the change before this one, so it
-	// has lost a write.
+	// ErrChangeGap means that the gate has not applied the previous change. It has lost a write.
 	ErrChangeGap = errors.New("the gate has not applied an earlier change")
 
-	// ErrStaleEpoch: the gate cut under another epoch than the stock row's.
+	// ErrStaleEpoch means that the gate cut under another epoch than the stock row's.
 	ErrStaleEpoch = errors.New("the gate's epoch differs from the stock row's")
-	// ErrNotAdopted: the stock row belongs to an earlier generation. It must be
-	// adopted before it is cut.
+	// ErrNotAdopted means that the stock row belongs to an earlier generation. It must be adopted
+	// before units are cut.
 	ErrNotAdopted = errors.New("the stock row belongs to an earlier generation")
-	// ErrLaterGeneration: a stock row or a count belongs to a later generation
-	// than the caller's.
+	// ErrLaterGeneration means that a stock row or a count belongs to a later generation than the
+	// caller's.
 	ErrLaterGeneration = errors.New("a later generation owns the stock")
-	// ErrRowChanged: a row of the ledger differs from what the caller read. Read it
-	// again.
+	// ErrRowChanged means that a row of the ledger differs from the row that the caller read. Read
+	// it again.
 	ErrRowChanged = errors.New("the row changed since it was read")
-	// ErrNoGeneration: the gate's store cannot run the caller's generation.
+	// ErrNoGeneration means that the gate's store cannot run the caller's generation.
 	ErrNoGeneration = errors.New("the gate's store does not run this generation")
 
-	// ErrBusy: nothing was cut or changed. Try again. The error that wraps it has the
-	// cause: too much to do, or a store that is away.
+	// ErrBusy means that nothing was cut or changed. Try again. The error that wraps it has the
+	// cause: overload, or a store that cannot be reached.
 	ErrBusy = errors.New("nothing was changed")
-	// ErrUnavailable: a store did not answer and the outcome is unknown. A
-	// retry with the same idempotency key is safe.
+	// ErrUnavailable means that a store did not answer and the outcome is unknown. A retry with the
+	// same idempotency key is safe.
 	ErrUnavailable = errors.New("a store did not answer; the outcome is unknown")
-	// ErrSuperseded: another strategy or layout has taken over the stock.
-	// Nothing was cut, and this instance cannot cut any more.
+	// ErrSuperseded means that another strategy or layout has taken over the stock. Nothing was
+	// cut, and this instance cannot cut any more.
 	ErrSuperseded = errors.New("another strategy or layout has taken over the stock")
 
-	// ErrBelowSold: the new total is less than what is sold or in flight.
+	// ErrBelowSold means that the new total is less than the units sold or in flight.
 	ErrBelowSold = errors.New("the total would be less than what is sold")
-	// ErrKindFixed: the kind of a SKU cannot change.
+	// ErrKindFixed means that the kind of a SKU cannot change.
 	ErrKindFixed = errors.New("the kind of a SKU cannot change")
-	// ErrHours: the opening hours would end before they begin.
+	// ErrHours means that the opening hours would end before they begin.
 	ErrHours = errors.New("closes_at must be after opens_at")
 )
 
-// NotOpen is ErrNotOpen with the time at which sales begin.
+// NotOpen is an ErrNotOpen with the time at which sales begin.
 type NotOpen struct {
 	OpensAt time.Time
 	// In is how long before OpensAt the database's clock was read.
@@ -76,7 +74,7 @@ func (e *NotOpen) Error() string {
 // Unwrap returns ErrNotOpen, so that errors.Is finds it.
 func (e *NotOpen) Unwrap() error { return ErrNotOpen }
 
-// Refusal is a reason that concerns one SKU of a deduction.
+// Refusal is a reason to refuse a deduction because of one of its SKUs.
 type Refusal struct {
 	SKU    SKU
 	Reason error // one of this package's errors
@@ -111,8 +109,8 @@ func Reconcilable(err error) bool {
 	return isAny(err, ErrNotFilled, ErrStaleEpoch, ErrNotAdopted, ErrLaterGeneration, ErrNoGeneration)
 }
 
-// Final reports whether err refuses the deduction itself, so that no change of epoch or
-// generation would let it through.
+// Final reports whether err refuses the deduction itself. Then no change of epoch or generation
+// would allow it.
 func Final(err error) bool {
 	return isAny(err, ErrSoldOut, ErrUnknownSKU, ErrBuyerLimit, ErrNotOpen, ErrClosed)
 }

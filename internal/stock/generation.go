@@ -1,14 +1,13 @@
 package stock
 
-// Generation numbers the owners of all stock. An owner is a layout together with
-// the Redis data that holds the counts. The ledger keeps the current generation
-// and raises it when either changes. That write is one row, however many SKUs
-// there are: each epoch belongs to one generation, so a stock row or a count of
-// an earlier generation is stale, and is renewed when it is next used.
+// Generation numbers the owners of all stock. An owner is a layout together with the Redis data
+// that holds the counts. The ledger keeps the current generation and raises it when either changes.
+// That writes one row, whatever the number of SKUs. Each epoch belongs to one generation, so a
+// stock row or a count of an earlier generation is stale. It is renewed when it is next used.
 type Generation int64
 
-// MaxGeneration is the greatest generation. It keeps every epoch below 2⁵³, up to
-// which Lua's numbers are exact.
+// MaxGeneration is the greatest generation. It keeps every epoch below 2⁵³, because Lua's numbers
+// are exact only up to there.
 const MaxGeneration Generation = 1<<(53-epochBits) - 1
 
 // epochBits is the number of low bits of an epoch that count the renewals of one
@@ -26,8 +25,8 @@ func (g Generation) Epochs() (first, last int64) {
 // Holds reports whether the epoch belongs to the generation.
 func (g Generation) Holds(epoch int64) bool { return GenerationOf(epoch) == g }
 
-// Renew returns an epoch of the generation that is above all the epochs given.
-// ErrLaterGeneration: one of them belongs to a later generation.
+// Renew returns an epoch of the generation that is above all the given epochs. It returns
+// ErrLaterGeneration if one of them belongs to a later generation.
 func (g Generation) Renew(epochs ...int64) (int64, error) {
 	next, last := g.Epochs()
 	for _, epoch := range epochs {
@@ -39,10 +38,10 @@ func (g Generation) Renew(epochs ...int64) (int64, error) {
 	return next, nil
 }
 
-// Mark is what a gate's store last saw of the ledger.
+// Mark is the last state of the ledger that a gate's store has seen.
 type Mark struct {
 	Generation Generation
-	// Beat is the ledger's heartbeat counter. A ledger whose next beat is not
-	// above the mark's was restored from a backup.
+	// Beat is the ledger's heartbeat counter. If the ledger's next beat is not above the mark's,
+	// the ledger was restored from a backup.
 	Beat int64
 }

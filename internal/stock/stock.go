@@ -62,15 +62,15 @@ type Line struct {
 
 // Deduction is one order's request for units: all lines or none.
 type Deduction struct {
-	OrderID uuid.UUID // the same for every attempt under one idempotency key
-	TakeID  uuid.UUID // new for every attempt
+	OrderID uuid.UUID // OrderID is the same for all attempts under one idempotency key
+	TakeID  uuid.UUID // TakeID is new for every attempt
 	Buyer   string    // empty if an administrator removes stock
 	Lines   []Line    // 1 to MaxLines, sorted by SKU, SKUs distinct
-	// Trace is the traceparent of a request whose order is queued, so that its consumer
-	// can continue the trace. Empty: there is no trace, or the order is not queued.
+	// Trace is the traceparent of a request whose order is queued, so that its consumer can
+	// continue the trace. It is empty if there is no trace, or if the order is not queued.
 	Trace string
-	// Again says that an earlier take of the order was committed, and that its units
-	// have returned since. Records of the earlier take may be left at the gate.
+	// Again says that an earlier take of the order was committed, and that its units have been
+	// returned since. The gate may still have records of the earlier take.
 	Again bool
 }
 
@@ -87,13 +87,13 @@ func SortLines(lines []Line) {
 type Level struct {
 	SKU       SKU
 	Filled    bool  // the gate has a count of the SKU under its generation; if not, Available and InFlight are 0
-	Epoch     int64 // the epoch of the last fill, of any generation; 0 if there was none
+	Epoch     int64 // the epoch of the last fill, of any generation; 0: the count was not filled
 	Available int64 // units not taken
 	InFlight  int64 // units taken and not yet settled
 	Err       error // if not nil, the count could not be read and the other fields are unknown
 }
 
-// Fill is what a gate's count is filled with: the SKU's units available under an epoch.
+// Fill is the new count of a SKU at the gate: its available units under an epoch.
 type Fill struct {
 	SKU          SKU
 	Epoch, Units int64
@@ -105,11 +105,11 @@ type Setting struct {
 	Kind  Kind
 	Total int64 // 0 to MaxTotal
 
-	// The rules say who may buy, and when. nil: an existing SKU keeps the rule, and a
-	// new SKU has none.
+	// The rules limit how much a buyer may hold, and when. For nil, an existing SKU keeps its rule,
+	// and a new SKU has none.
 	BuyerLimit *int64     // units that one buyer may hold, 0 to MaxTotal; 0: any number
-	OpensAt    *time.Time // sales begin then; the zero time: they have begun
-	ClosesAt   *time.Time // sales end then; the zero time: they do not end
+	OpensAt    *time.Time // when sales begin; the zero time: sales have begun
+	ClosesAt   *time.Time // when sales end; the zero time: sales do not end
 }
 
 // Change is one addition to a stock row that the ledger has committed and the

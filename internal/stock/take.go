@@ -12,26 +12,25 @@ type Take struct {
 	// QueuedAt is when the order was queued: UTC, whole microseconds. It is zero
 	// if the order was not queued. See gate.Journal.
 	QueuedAt time.Time
-	// Recorded is set by gate.Counter.InFlight. It has those of the lines that still have a
-	// record: of the SKUs that were asked for, and not filled since the take. Its order
-	// is not defined.
+	// Recorded is set by gate.Counter.InFlight. It has the lines of the requested SKUs that still
+	// have a record because they were not filled since the take. Its order is not defined.
 	Recorded []Line
 }
 
-// Receipt says what a gate cut for each line of a deduction, in the order of its
-// lines. It is empty if there is no gate, or if the gate's answer was lost.
+// Receipt has the cut of each line of a deduction, in the order of its lines. It is empty if there
+// is no gate, or if the gate's answer was lost.
 type Receipt []Cut
 
-// Cut is what a gate cut for one line.
+// Cut is the gate's cut of one line.
 type Cut struct {
 	// Epoch is the epoch of the count that the units came from.
 	Epoch int64
-	// Parts name the segments that the units came from. They are empty if the
-	// gate does not divide SKUs, or if the segments are not known.
+	// Parts name the segments that the units came from. Parts is empty if the gate does not divide
+	// SKUs, or if the segments are not known.
 	Parts []Part
 }
 
-// Part is what one line took from one segment.
+// Part is the units that one line took from one segment.
 type Part struct {
 	Segment  int
 	Quantity int64
@@ -45,7 +44,7 @@ func (t Take) Epoch(i int) int64 {
 	return 0
 }
 
-// Parts returns the segments that line i was cut from, as far as they are known.
+// Parts returns the segments that line i was cut from, or nil if they are not known.
 func (t Take) Parts(i int) []Part {
 	if i < len(t.Receipt) {
 		return t.Receipt[i].Parts
@@ -58,7 +57,7 @@ func SKUsOf(takes ...Take) []SKU {
 	skus := make([]SKU, 0, len(takes))
 	for _, t := range takes {
 		for _, line := range t.Lines {
-			if last := len(skus) - 1; last < 0 || skus[last] != line.SKU { // usually there is one hot SKU
+			if last := len(skus) - 1; last < 0 || skus[last] != line.SKU { // fast path for one hot SKU, which is the usual case
 				skus = append(skus, line.SKU)
 			}
 		}

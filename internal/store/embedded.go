@@ -49,8 +49,8 @@ func OpenInProcessRedis(ctx context.Context) (*InProcessRedis, error) {
 	return r, nil
 }
 
-// describeInProcess answers sections of INFO that miniredis does not have: a service in
-// another process may use the server, and asks what it is.
+// describeInProcess answers sections of INFO that miniredis lacks. A service in another process may
+// use the server, and reads INFO to identify it.
 func describeInProcess(peer *server.Peer, command string, args ...string) (done bool) {
 	if command != "INFO" || len(args) != 1 {
 		return false
@@ -110,7 +110,7 @@ type Embedded struct {
 	sql    *SQL
 	redis  *InProcessRedis
 	folder string
-	claim  *os.File // locked while the folder is in use; nil on systems without claims
+	claim  *os.File // locked while the folder is in use; nil on systems without file claims
 }
 
 // OpenEmbedded opens the pair. It also removes the folders of processes that
@@ -126,8 +126,8 @@ func OpenEmbedded(ctx context.Context) (*Embedded, error) {
 		return nil, errors.Join(fmt.Errorf("claiming the embedded database's folder: %w", err), e.Close())
 	}
 	if e.sql, err = openSQLite(ctx, filepath.Join(folder, "ledger.db"), "NORMAL", nil); err == nil {
-		// An empty file takes milliseconds, and golang-migrate 4.20 races with itself
-		// when it is told to stop.
+		// An empty file takes milliseconds, and golang-migrate 4.20 has a data race when it is
+		// stopped.
 		if err = e.sql.MigrateUp(context.WithoutCancel(ctx)); err == nil {
 			e.redis, err = OpenInProcessRedis(ctx)
 		}

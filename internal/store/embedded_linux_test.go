@@ -22,7 +22,7 @@ func TestOpenEmbedded_RemovesAbandoned(t *testing.T) {
 	if _, err := os.Stat(killed.folder); err != nil {
 		t.Errorf("the folder in use of the first: %v", err)
 	}
-	killed.claim.Close() // as the kernel does when a process is killed
+	killed.claim.Close() // the kernel does the same when a process is killed
 	open()
 	if _, err := os.Stat(killed.folder); !os.IsNotExist(err) {
 		t.Errorf("the abandoned folder still exists, or: %v", err)

@@ -4,8 +4,8 @@ package store
 
 import "os"
 
-// claim does nothing. On this system nothing removes the folder of a process that
-// was killed, except the system's own cleaning of temporary files.
+// claim does nothing. On this system only the regular clean-up of temporary files removes the
+// folder of a killed process.
 func claim(string) (*os.File, error) { return nil, nil }
 
 // removeAbandoned does nothing, because claim does nothing.

@@ -17,13 +17,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
-// Engine is what a store says of itself: which product it is, and how it is run.
+// Engine is a store's description of itself: the product, and how it runs.
 type Engine struct {
-	Name        string // of the product; "unknown" if the store does not say
+	Name        string // name of the product; "unknown" if the store does not report it
 	Version     string
-	Isolation   string // at which the ledger's sessions run; empty for Redis
-	Pooled      bool   // a pooler stands in between
-	Replication string // such as "primary, standbys: 1"
+	Isolation   string // isolation level of the ledger's sessions; empty for Redis
+	Pooled      bool   // connections go through a pooler
+	Replication string // for example "primary, standbys: 1"
 }
 
 const unknownEngine = "unknown"
@@ -41,23 +41,23 @@ func (e Engine) Attrs() []any {
 type redisEngine struct {
 	key  string // the engine's version is in the field KEY_version of INFO's section server
 	name string
-	// forgets is the first major version that neither saves scripts nor copies them to
-	// replicas. Generations rely on that (section 4 of docs/protocol.md). 0: no version
-	// is known to do so.
+	// forgets is the first major version that neither saves scripts nor copies them to replicas.
+	// Generations rely on that (section 4 of docs/protocol.md). 0 means that no version is known to
+	// do so.
 	forgets int
-	// watched means that versions before forgets get a new run ID when they restart.
-	// WatchRedis notices it within a second.
+	// watched means that versions before forgets get a new run ID when they restart. WatchRedis
+	// notices that within a second.
 	watched bool
 }
 
 var redisEngines = []redisEngine{
 	{key: "redis", name: "Redis", forgets: 7, watched: true},
 	{key: "valkey", name: "Valkey", forgets: 7},
-	{key: "dragonfly", name: "Dragonfly"}, // it saves scripts in its snapshots, and has no run ID
-	{key: "keydb", name: "KeyDB"},         // as Redis 6
+	{key: "dragonfly", name: "Dragonfly"}, // Dragonfly saves scripts in its snapshots, and has no run ID
+	{key: "keydb", name: "KeyDB"},         // behaves as Redis 6
 	{key: "kvrocks", name: "Kvrocks"},
 	{key: "garnet", name: "Garnet"},
-	{key: "miniredis", name: "in-process Redis", forgets: 2}, // it keeps nothing; see describeInProcess
+	{key: "miniredis", name: "in-process Redis", forgets: 2}, // keeps nothing on disk; see describeInProcess
 }
 
 // redisServer is a master of the gate, as INFO describes it.
@@ -65,7 +65,7 @@ type redisServer struct {
 	address string
 	engine  redisEngine
 	version string
-	fields  map[string]string // of all sections
+	fields  map[string]string // fields of all sections
 }
 
 // recogniseRedis returns the engine that INFO names in its section server, and its version.
@@ -98,18 +98,18 @@ func (s redisServer) forgetsScripts() bool {
 	return s.engine.forgets > 0 && majorOf(s.version) >= s.engine.forgets
 }
 
-// majorOf returns the major version. 0: it cannot be read.
+// majorOf returns the major version, or 0 if it cannot be read.
 func majorOf(version string) int {
 	major, _, _ := strings.Cut(version, ".")
 	n, _ := strconv.Atoi(major)
 	return n
 }
 
-// mendScripts is what to do about a server that keeps scripts.
+// mendScripts tells the operator what to do about a server that keeps scripts.
 const mendScripts = "use Redis 7 or later, or Valkey"
 
-// unsafeScripts says what may happen because the server keeps scripts. It is empty if the
-// server does not. refused means that the guard must be on.
+// unsafeScripts describes the risk of a server that keeps scripts. It is empty if the server does
+// not keep them. refused means that the guard must be on.
 func (s redisServer) unsafeScripts() (text string, refused bool) {
 	switch {
 	case s.forgetsScripts():
@@ -122,8 +122,8 @@ func (s redisServer) unsafeScripts() (text string, refused bool) {
 		s.address, strings.TrimSpace(s.engine.name+" "+s.version)), true
 }
 
-// redisServers asks each master of the client for these sections of INFO, in the order of
-// their addresses. A master that does not answer is left out, and err is its error.
+// redisServers reads these sections of INFO from each master of the client, in the order of their
+// addresses. It leaves out masters that do not answer, and err is then the error of one.
 func redisServers(ctx context.Context, client redis.UniversalClient, sections ...string) (servers []redisServer, err error) {
 	servers, err = askMasters(ctx, client, func(ctx context.Context, node *redis.Client) (redisServer, error) {
 		return askRedis(ctx, node, sections...)
@@ -132,7 +132,7 @@ func redisServers(ctx context.Context, client redis.UniversalClient, sections ..
 	return servers, err
 }
 
-// askRedis asks a master for these sections of INFO, besides the section server.
+// askRedis reads these sections of INFO, and the section server, from a master.
 func askRedis(ctx context.Context, node *redis.Client, sections ...string) (s redisServer, err error) {
 	s = redisServer{address: node.Options().Addr, engine: redisEngine{name: unknownEngine}}
 	if s.fields, err = info(ctx, node, append([]string{"server"}, sections...)...); err != nil {
@@ -142,8 +142,8 @@ func askRedis(ctx context.Context, node *redis.Client, sections ...string) (s re
 	return s, nil
 }
 
-// RedisEngine returns what the masters of the client say of themselves. A master that does
-// not answer INFO is unknown.
+// RedisEngine returns the engine of the client's masters. A master that does not answer INFO is
+// unknown.
 func RedisEngine(ctx context.Context, client redis.UniversalClient) (e Engine) {
 	servers, err := redisServers(ctx, client, "replication")
 	var names, versions []string
@@ -166,9 +166,8 @@ func RedisEngine(ctx context.Context, client redis.UniversalClient) (e Engine) {
 	return e
 }
 
-// RefuseWithoutGuard returns an error if a master of the client must not be used without
-// the guard: it is not known to lose its scripts when it restarts, or does not say what it
-// is.
+// RefuseWithoutGuard returns an error if a master of the client must not be used without the guard.
+// Such a master is not known to lose its scripts when it restarts, or cannot be identified.
 func RefuseWithoutGuard(ctx context.Context, client redis.UniversalClient) error {
 	servers, err := redisServers(ctx, client)
 	for _, s := range servers {
@@ -185,9 +184,9 @@ func RefuseWithoutGuard(ctx context.Context, client redis.UniversalClient) error
 // sqlEngine is a row of the table of databases.
 type sqlEngine struct {
 	dialect sqltx.Dialect
-	mark    string // in what version() returns, in lower case
+	mark    string // a part of the text that version() returns, in lower case
 	name    string
-	tested  bool // our tests run on it
+	tested  bool // our tests run on this engine
 	lacks   sqltx.Lacks
 	locks   lockRules
 }
@@ -197,27 +196,28 @@ type sqlEngine struct {
 type lockRules int
 
 const (
-	asOurs lockRules = iota // as MySQL's or PostgreSQL's
-	// differ: --lock needs other rules. They are enough for migrations, which only wait.
+	asOurs lockRules = iota // the rules of MySQL or PostgreSQL
+	// differ means that the rules are too weak for --lock. They are enough for migrations, which
+	// only wait.
 	differ
-	// missing: they exclude nobody, or do not exist.
+	// missing means that the locks exclude nobody, or do not exist.
 	missing
 )
 
-// sqlEngines are the databases. The first row that fits counts.
+// sqlEngines lists the databases. The first row that matches counts.
 var sqlEngines = []sqlEngine{
 	// TiDB accepts SKIP LOCKED and locks nothing. Its GET_LOCK waits for at least a second.
 	{dialect: sqltx.MySQL, mark: "-tidb-", name: "TiDB", lacks: sqltx.Lacks{SkipLocked: true}, locks: differ},
-	{dialect: sqltx.MySQL, mark: "vitess", name: "Vitess", locks: differ}, // GET_LOCK is that of one of its servers
+	{dialect: sqltx.MySQL, mark: "vitess", name: "Vitess", locks: differ}, // GET_LOCK works only within one server of Vitess
 	{dialect: sqltx.MySQL, mark: "mariadb", name: "MariaDB", tested: true},
 	{dialect: sqltx.MySQL, name: "MySQL"},
-	{dialect: sqltx.Postgres, mark: "cockroachdb", name: "CockroachDB", lacks: sqltx.Lacks{Standbys: true}, locks: missing}, // its advisory locks exclude nobody
+	{dialect: sqltx.Postgres, mark: "cockroachdb", name: "CockroachDB", lacks: sqltx.Lacks{Standbys: true}, locks: missing}, // advisory locks of CockroachDB do not exclude other sessions
 	{dialect: sqltx.Postgres, mark: "-yb-", name: "YugabyteDB", lacks: sqltx.Lacks{Standbys: true}, locks: missing},
 	{dialect: sqltx.Postgres, name: "PostgreSQL", tested: true},
 	{dialect: sqltx.SQLite, name: "SQLite", tested: true},
 }
 
-// recogniseSQL returns the engine whose version() has returned the text.
+// recogniseSQL returns the engine for the text that version() returned.
 func recogniseSQL(dialect sqltx.Dialect, version string) sqlEngine {
 	version = strings.ToLower(version)
 	return sqlEngines[slices.IndexFunc(sqlEngines, func(e sqlEngine) bool {
@@ -225,8 +225,7 @@ func recogniseSQL(dialect sqltx.Dialect, version string) sqlEngine {
 	})]
 }
 
-// Engine returns what the database reports about itself, and "unknown" for what it does
-// not report.
+// Engine returns the database's description of itself, with "unknown" for missing facts.
 func (s *SQL) Engine(ctx context.Context) Engine {
 	describe := map[sqltx.Dialect]func(context.Context) (version, isolation, replication string, err error){
 		sqltx.MySQL: s.describeMySQL, sqltx.Postgres: s.describePostgres, sqltx.SQLite: s.describeSQLite,
@@ -240,11 +239,11 @@ func (s *SQL) Engine(ctx context.Context) Engine {
 	}
 }
 
-// ErrNoLocks: the engine's sessions have no locks that can be relied on.
+// ErrNoLocks means that the session locks of the engine cannot be relied on.
 var ErrNoLocks = errors.New("the locks of its sessions cannot be relied on")
 
-// CheckLocks returns ErrNoLocks if locks of the database at the URL, which belong to a
-// session, do not exclude everybody else. pool is one of OpenSessions.
+// CheckLocks returns ErrNoLocks if session locks of the database at the URL do not exclude all
+// other sessions. pool is one of OpenSessions.
 func CheckLocks(ctx context.Context, pool *sql.DB, rawURL string) error {
 	dialect := sqltx.Postgres
 	if strings.HasPrefix(rawURL, "mysql:") {

@@ -14,12 +14,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// fakes are engines that cannot be installed for the tests, by what their INFO says.
+// fakes imitate engines that cannot be installed for the tests, by their INFO.
 var fakes = []struct {
 	name    string
 	fields  map[string]string
-	engine  string // the name and the version
-	refused bool   // without the guard
+	engine  string // name and version
+	refused bool   // whether the engine is refused without the guard
 	warned  string
 }{
 	{"Redis 7", nil, "Redis 7", false, ""},
@@ -36,9 +36,8 @@ var fakes = []struct {
 	{"no run ID", map[string]string{"run_id": ""}, "unknown 7", true, "is unknown 7"},
 }
 
-// TestRedisEngines checks what the service finds in each engine, what it warns of, and
-// which it refuses without the guard. The fakes are a Redis that calls itself by another
-// name.
+// TestRedisEngines checks the detected engine, the warnings, and which engines are refused without
+// the guard. The fakes are a Redis that reports another name.
 func TestRedisEngines(t *testing.T) {
 	t.Parallel()
 	for _, fake := range fakes {
@@ -84,8 +83,7 @@ func worst(found Findings) Level {
 	return level
 }
 
-// TestRefuseWithoutGuard_Silent checks that a server that does not say what it is is
-// refused.
+// TestRefuseWithoutGuard_Silent checks that a server that does not identify itself is refused.
 func TestRefuseWithoutGuard_Silent(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
@@ -116,8 +114,8 @@ func TestRedisEngine_Cluster(t *testing.T) {
 	}
 }
 
-// TestRefuseWithoutGuard_OneSilentMaster checks that one master of a cluster that does not say
-// what it is is enough to be refused.
+// TestRefuseWithoutGuard_OneSilentMaster checks that a cluster is refused if one of its masters
+// does not identify itself.
 func TestRefuseWithoutGuard_OneSilentMaster(t *testing.T) {
 	t.Parallel()
 	client := openedRedis(t, testenv.OwnRedisCluster(t, 0).URL())
@@ -139,7 +137,7 @@ func TestRefuseWithoutGuard_OneSilentMaster(t *testing.T) {
 	}
 }
 
-// TestRedisEngine_Sentinel checks that the master counts, and its replica is seen.
+// TestRedisEngine_Sentinel checks that the master is identified, and its replica is seen.
 func TestRedisEngine_Sentinel(t *testing.T) {
 	t.Parallel()
 	client := openedRedis(t, testenv.RedisSentinel(t))
@@ -151,8 +149,8 @@ func TestRedisEngine_Sentinel(t *testing.T) {
 	}
 }
 
-// TestRedisEngine_InProcess checks that a service in another process, as those of the load
-// test, may use an in-process Redis without the guard.
+// TestRedisEngine_InProcess checks that a service in another process may use an in-process Redis
+// without the guard, as in the load test.
 func TestRedisEngine_InProcess(t *testing.T) {
 	t.Parallel()
 	client := openedRedis(t, openInProcessRedis(t).URL())
@@ -164,8 +162,7 @@ func TestRedisEngine_InProcess(t *testing.T) {
 	}
 }
 
-// TestRecogniseSQL checks the engines that cannot be installed for the tests, by what
-// their version() returns.
+// TestRecogniseSQL checks engines that cannot be installed for the tests, by their version().
 func TestRecogniseSQL(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -187,7 +184,7 @@ func TestRecogniseSQL(t *testing.T) {
 	}
 }
 
-// TestEngine checks what the service finds in the databases of the tests.
+// TestEngine checks the detected engines of the tests' databases.
 func TestEngine(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -223,8 +220,8 @@ func TestEngine(t *testing.T) {
 	})
 }
 
-// TestSessionLocks checks which engines are refused where locks of sessions are needed. The
-// fakes are a PostgreSQL and a MariaDB whose version() is that of another engine.
+// TestSessionLocks checks which engines are refused where session locks are needed. The fakes are a
+// PostgreSQL and a MariaDB with the version() of another engine.
 func TestSessionLocks(t *testing.T) {
 	t.Parallel()
 	check := func(t *testing.T, url string, locks, migrations bool) {
@@ -249,14 +246,14 @@ func TestSessionLocks(t *testing.T) {
 		if _, err := opened(t, url).Pool().ExecContext(t.Context(), "CREATE FUNCTION version() RETURNS text LANGUAGE sql AS $$ SELECT '"+version+"' $$"); err != nil {
 			t.Fatal(err)
 		}
-		return url, url + "&search_path=public,pg_catalog" // before the function of the server
+		return url, url + "&search_path=public,pg_catalog" // this schema precedes that of the server's function
 	}
 	for name, version := range map[string]string{"CockroachDB": "CockroachDB CCL v25.4.1 (x86_64-pc-linux-gnu)", "YugabyteDB": "PostgreSQL 15.12-YB-2025.1.0.0-b0 on x86_64-pc-linux-gnu"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, faked := as(t, version)
 			check(t, faked, false, false)
-			migrated(t, url) // by hand, as it were
+			migrated(t, url) // imitates a migration by hand
 			db := opened(t, faked)
 			if err := db.MigrateUp(t.Context()); err != nil {
 				t.Errorf("there is nothing to migrate: %v", err)

@@ -15,9 +15,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestFailedOpen checks that a database that cannot be opened, or not for a migration,
-// leaves no pool behind. A pool that is not closed has a goroutine, with which the bubble of
-// the test cannot end.
+// TestFailedOpen checks that a database that cannot be opened, or not for a migration, leaves no
+// open pool behind. An open pool has a goroutine, with which the bubble of the test cannot end.
 func TestFailedOpen(t *testing.T) {
 	t.Parallel()
 	nobody := closedPort(t)
@@ -119,7 +118,7 @@ func TestOpenRedis_Refused(t *testing.T) {
 		}
 		defer conn.Close()
 		for commands := bufio.NewReader(conn); err == nil; {
-			if _, err = commands.ReadString('*'); err == nil { // each command begins so
+			if _, err = commands.ReadString('*'); err == nil { // each command begins with this byte
 				_, err = io.WriteString(conn, "-NOPERM refused\r\n")
 			}
 		}

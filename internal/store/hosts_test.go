@@ -13,10 +13,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// twins are two servers with a database of the same name, as a primary and its replica
-// are for a client.
+// twins are two servers with a database of the same name, like a primary and its replica.
 type twins struct {
-	url   string // names both
+	url   string // URL that names both servers
 	first twin
 	next  twin
 }
@@ -24,7 +23,7 @@ type twins struct {
 type twin struct {
 	*testenv.DatabaseServer
 	addr  string
-	admin *SQL // may write in any case
+	admin *SQL // can write in any case
 }
 
 func newTwins(t *testing.T, own func(testenv.T, ...string) *testenv.DatabaseServer) (w twins) {
@@ -34,7 +33,7 @@ func newTwins(t *testing.T, own func(testenv.T, ...string) *testenv.DatabaseServ
 	u := w.first.parsed(t)
 	run(t, w.next.admin.DB(), "CREATE DATABASE "+strings.TrimPrefix(u.Path, "/"))
 	if u.Scheme == "mysql" {
-		for _, s := range []twin{w.first, w.next} { // root may write to a server that is read-only
+		for _, s := range []twin{w.first, w.next} { // root can write to a read-only server
 			run(t, s.admin.DB(), "CREATE USER shop@'%'")
 			run(t, s.admin.DB(), "GRANT ALL ON *.* TO shop@'%'")
 			run(t, s.admin.DB(), "REVOKE SUPER, READ_ONLY ADMIN ON *.* FROM shop@'%'")
@@ -101,8 +100,8 @@ func portOf(t *testing.T, session interface {
 	return port
 }
 
-// mustUse checks that all sessions of the pool belong to the server. They are four, and
-// more than a pool retries a statement for.
+// mustUse checks that all sessions of the pool belong to the server. It uses four sessions, which
+// is more than the number of retries of a pool.
 func mustUse(t *testing.T, s *SQL, server twin) {
 	t.Helper()
 	for range 4 {
@@ -127,8 +126,8 @@ func awaitWrite(t *testing.T, s *SQL) {
 	})
 }
 
-// TestSeveralHosts checks that sessions are opened on the server that accepts writes, and
-// move with it: when it is made read-only, and when it is gone.
+// TestSeveralHosts checks that sessions are opened on the server that accepts writes. They must
+// follow the role of the primary when that server is made read-only, and when it is stopped.
 func TestSeveralHosts(t *testing.T) {
 	t.Parallel()
 	for name, own := range map[string]func(testenv.T, ...string) *testenv.DatabaseServer{
@@ -173,8 +172,8 @@ func TestSeveralHosts(t *testing.T) {
 	}
 }
 
-// TestSeveralHosts_Silent checks that a host that accepts connections and never answers
-// does not keep the next one from being used.
+// TestSeveralHosts_Silent checks that a host that accepts connections and never answers does not
+// keep the next one from being used.
 func TestSeveralHosts_Silent(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -202,7 +201,7 @@ func TestMySQLHosts(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		hosts string
-		want  []string // addresses; nil: the URL is refused
+		want  []string // expected addresses; nil: the URL is refused
 	}{
 		{"h", []string{"h:3306"}},
 		{"h1:1,h2", []string{"h1:1", "h2:3306"}},

@@ -17,17 +17,17 @@ const (
 	Problem Level = "problem"
 )
 
-// Finding is what an inspection says about one thing, in one line.
+// Finding is one result of an inspection, in one line.
 type Finding struct {
 	Level  Level
-	Detail string // what is so
-	Mend   string // what to do about it; empty with OK
+	Detail string // what was found
+	Mend   string // what the operator should do; empty with OK
 }
 
-// Findings collects what an inspection finds.
+// Findings collects the results of an inspection.
 type Findings []Finding
 
-// OK adds that something is as it should be.
+// OK adds a finding that needs no action.
 func (f *Findings) OK(format string, args ...any) {
 	*f = append(*f, Finding{Level: OK, Detail: fmt.Sprintf(format, args...)})
 }
@@ -42,7 +42,7 @@ func (f *Findings) Problem(mend, format string, args ...any) {
 	*f = append(*f, Finding{Problem, fmt.Sprintf(format, args...), mend})
 }
 
-// number parses a number that a server reports. 0: it is none.
+// number parses a number that a server reports. It returns 0 if the text is not a number.
 func number(text string) float64 {
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil {
@@ -54,13 +54,13 @@ func number(text string) float64 {
 // Offset is how far the clock of a server is ahead of this machine's.
 type Offset struct {
 	Server string
-	Ahead  time.Duration // at least, in either direction: less what the network may add
+	Ahead  time.Duration // the least difference, in either direction, without the network's share
 }
 
-// offset returns how far a clock that was read between start and now is ahead, at least.
+// offset returns the least difference of a clock that was read between start and now.
 func offset(start, read time.Time) time.Duration {
 	ahead, late := read.Sub(start), time.Until(read)
-	switch { // without a network, both would be the same
+	switch { // on a perfect network, the two round trips would be equal
 	case late > 0:
 		return late
 	case ahead < 0:

@@ -31,7 +31,7 @@ func TestInspect_Unanswered(t *testing.T) {
 	}
 }
 
-// TestOffset checks that the time of a request counts for neither clock.
+// TestOffset checks that the duration of a request does not count as an offset of either clock.
 func TestOffset(t *testing.T) {
 	t.Parallel()
 	start := time.Now().Add(-2 * time.Second) // the answer took two seconds
@@ -59,7 +59,7 @@ func TestOlderThan(t *testing.T) {
 	}
 }
 
-// TestRedisServer_Inspect checks what the doctor says of a Redis by the fields of its INFO.
+// TestRedisServer_Inspect checks the doctor's findings about a Redis by the fields of its INFO.
 func TestRedisServer_Inspect(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -94,7 +94,8 @@ func TestRedisServer_Inspect(t *testing.T) {
 	}
 }
 
-// TestCheckConnections compares an instance that opens 10 connections with what is left.
+// TestCheckConnections compares an instance that opens 10 connections with the free connections of
+// the server.
 func TestCheckConnections(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -10,20 +10,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisUse is what an instance uses its Redis for.
+// RedisUse describes how an instance uses its Redis.
 type RedisUse struct {
-	Queues bool // orders are queued in it
-	Guard  bool // the ledger refuses what a wrong count admits
+	Queues bool // Redis holds queued orders
+	Guard  bool // the ledger refuses orders that a wrong count admits
 }
 
-// InspectRedis returns what the masters of the client are, and which of their settings
-// do not suit a gate that is used so. It changes nothing. If a master does not answer, that
-// is a finding.
+// InspectRedis checks the masters of the client. It reports what they are, and the settings that do
+// not suit this use. It changes nothing. A master that does not answer is a finding too.
 func InspectRedis(ctx context.Context, client redis.UniversalClient, use RedisUse) Findings {
 	_, cluster := client.(*redis.ClusterClient)
 	all, _ := askMasters(ctx, client, func(ctx context.Context, node *redis.Client) (Findings, error) {
 		return inspectNode(ctx, node, cluster, use), nil
-	}) // if no master is known, clusterState says so
+	}) // if no master is known, clusterState reports that
 	found := slices.Concat(all...)
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.Detail, b.Detail) }) // a cluster's masters answer in any order
 	if cluster {
@@ -47,7 +46,7 @@ func inspectNode(ctx context.Context, node *redis.Client, cluster bool, use Redi
 	return server.inspect(cluster, use)
 }
 
-// inspect is inspectNode of a master that has answered.
+// inspect is inspectNode for a master that has answered.
 func (s redisServer) inspect(cluster bool, use RedisUse) (found Findings) {
 	address, fields := s.address, s.fields
 	found.OK("%s %s at %s, %s, replicas: %s", s.engine.name, s.version, address, fields["role"], fields["connected_slaves"])
@@ -76,7 +75,7 @@ func (s redisServer) inspect(cluster bool, use RedisUse) (found Findings) {
 // as sentences for a log. A server that cannot be reached, or does not report
 // its settings, yields no warning.
 func RedisWarnings(ctx context.Context, client redis.UniversalClient) (warnings []string) {
-	servers, _ := redisServers(ctx, client, "memory") // the others have answered
+	servers, _ := redisServers(ctx, client, "memory") // use the answers of the other masters
 	for _, s := range servers {
 		for _, f := range s.unsafeSettings(true) {
 			warnings = append(warnings, f.Detail+"; "+f.Mend)
@@ -85,8 +84,8 @@ func RedisWarnings(ctx context.Context, client redis.UniversalClient) (warnings 
 	return warnings
 }
 
-// unsafeSettings returns what may make a master sell units twice, with or without the
-// guard.
+// unsafeSettings returns the settings and facts that may make a master sell units twice, with or
+// without the guard.
 func (s redisServer) unsafeSettings(guard bool) (found Findings) {
 	if policy := s.fields["maxmemory_policy"]; policy != "" && policy != "noeviction" {
 		found.Problem("set it to noeviction", "Redis at %s runs with maxmemory-policy %s and may evict counts and takes in flight", s.address, policy)
@@ -101,7 +100,7 @@ func (s redisServer) unsafeSettings(guard bool) (found Findings) {
 	return found
 }
 
-// clusterState returns whether the cluster serves all slots.
+// clusterState reports whether the cluster serves all slots.
 func clusterState(ctx context.Context, client redis.UniversalClient) (found Findings) {
 	text, err := client.ClusterInfo(ctx).Result()
 	switch {
@@ -128,8 +127,8 @@ func RedisOffsets(ctx context.Context, client redis.UniversalClient) ([]Offset, 
 // maxMemoryUse is the share of maxmemory above which a Redis is nearly full.
 const maxMemoryUse = 0.8
 
-// olderThan reports whether a version is before major.minor. A version that cannot be
-// read is not.
+// olderThan reports whether a version is before major.minor. It returns false for a version that
+// cannot be read.
 func olderThan(version string, major, minor int) bool {
 	var gotMajor, gotMinor int
 	if n, _ := fmt.Sscanf(version, "%d.%d", &gotMajor, &gotMinor); n < 2 {

@@ -39,7 +39,7 @@ func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings
 	return s.checkEngines(ctx, found)
 }
 
-// product returns the name of the engine for a sentence.
+// product returns the name of the engine for use in a sentence.
 func (e sqlEngine) product() string {
 	if e.tested {
 		return e.name
@@ -47,7 +47,7 @@ func (e sqlEngine) product() string {
 	return e.name + ", which is not tested: version"
 }
 
-// mysqlReplication says how the server with these variables replicates.
+// mysqlReplication describes the replication of a server with these variables.
 func mysqlReplication(v map[string]string) string {
 	switch {
 	case v["aurora_version"] != "":
@@ -90,7 +90,7 @@ func (s *SQL) describePostgres(ctx context.Context) (version, isolation, replica
 		return "", "", "", err
 	}
 	if !s.engine.tested {
-		version = s.version // server_version is only what it is compatible with
+		version = s.version // server_version is only the version that the engine is compatible with
 	}
 	row = s.pool.QueryRowContext(ctx, `SELECT CASE WHEN pg_is_in_recovery() THEN 'a standby' ELSE 'primary, standbys: ' || (SELECT count(*) FROM pg_stat_replication) ||
 		CASE WHEN current_setting('synchronous_standby_names') <> '' THEN ', synchronous' ELSE '' END END`)
@@ -164,14 +164,13 @@ func (s *SQL) inspectPostgres(ctx context.Context, connections int) (found Findi
 			found.Warn("set "+name+" with ALTER ROLE, or remove it from the URL (docs/engines.md)", "the sessions have no %s: a stopped instance blocks the others", name)
 		}
 	}
-	if !s.pooled { // a pooler shares its connections
+	if !s.pooled { // sessions of a pooler share their connections
 		found.checkConnections(s.target, connections, number(v["connected"]), number(v["max_connections"])-number(v["superuser_reserved_connections"]))
 	}
 	return found, nil
 }
 
-// postgresDurability returns the settings that lose commits in a crash, or make them
-// wait.
+// postgresDurability returns the settings that lose commits in a crash, or make commits wait.
 func postgresDurability(target string, v map[string]string) (found Findings) {
 	if v["fsync"] == "off" {
 		found.Problem(mendDurability, "%s runs with fsync=off: a crash of the machine may destroy the database", target)
@@ -216,9 +215,8 @@ func (s *SQL) Offset(ctx context.Context) (Offset, error) {
 	return Offset{s.target, offset(start, read)}, nil
 }
 
-// Inspect returns what the database is, and which of its settings do not suit a ledger.
-// It changes nothing. connections is how many connections an instance opens besides its
-// pool.
+// Inspect reports what the database is, and which of its settings do not suit a ledger. It changes
+// nothing. connections is the number of connections that an instance opens besides its pool.
 func (s *SQL) Inspect(ctx context.Context, connections int) Findings {
 	inspect := map[sqltx.Dialect]func(context.Context, int) (Findings, error){
 		sqltx.MySQL: s.inspectMySQL, sqltx.Postgres: s.inspectPostgres, sqltx.SQLite: s.inspectSQLite,

@@ -19,9 +19,9 @@ const pingPause = time.Second
 // errSilent means that the server has not answered a ping.
 var errSilent = errors.New("the server does not answer")
 
-// WhileAnswering runs do, whose statements may take longer than a server may be silent,
-// and pings the server beside it. The context of do ends when ctx does, or when no ping has
-// been answered for as long as the bound. In the second case an error of do says so.
+// WhileAnswering runs do and pings the server meanwhile. The statements of do may take longer than
+// the server may be silent. The context of do ends when ctx does, or when no ping has been answered
+// within the bound. In the second case the returned error says so.
 func (s *SQL) WhileAnswering(ctx context.Context, bound time.Duration, do func(ctx context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var asking sync.WaitGroup
@@ -41,8 +41,8 @@ func (s *SQL) WhileAnswering(ctx context.Context, bound time.Duration, do func(c
 	return err
 }
 
-// isSilent pings the server, with pauses, and reports that no ping has been answered for
-// as long as the bound. It returns false when ctx ends.
+// isSilent pings the server, with pauses. It returns true once no ping has been answered within the
+// bound, and false when ctx ends.
 func (s *SQL) isSilent(ctx context.Context, bound time.Duration) bool {
 	for since := time.Now(); ctx.Err() == nil; {
 		answered := s.answers(ctx, since.Add(bound))
@@ -57,8 +57,8 @@ func (s *SQL) isSilent(ctx context.Context, bound time.Duration) bool {
 	return false
 }
 
-// answers reports whether the server answers a ping before the deadline, if only by an
-// error. A server that cannot be connected to does not answer.
+// answers reports whether the server answers a ping before the deadline, even with an error. It
+// returns false if the connection fails.
 func (s *SQL) answers(ctx context.Context, deadline time.Time) bool {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()

@@ -16,11 +16,11 @@ func silenced(t *testing.T, d testenv.Database) (wire *testenv.Wire, over *SQL, 
 	migrated(t, direct)
 	wire = testenv.NewWire(t, direct)
 	over = opened(t, wire.Through(direct))
-	over.silence = 3 * time.Second // a busy server that is asked every second answers once
+	over.silence = 3 * time.Second // long enough for a busy server that is pinged every second
 	return wire, over, direct
 }
 
-// mustGiveUp expects that MigrateUp gives up soon, and returns its error.
+// mustGiveUp checks that MigrateUp gives up soon, and returns its error.
 func mustGiveUp(t *testing.T, ended <-chan error) (err error) {
 	t.Helper()
 	if err = testenv.Receive(t, "MigrateUp returns", ended); err == nil {
@@ -29,8 +29,8 @@ func mustGiveUp(t *testing.T, ended <-chan error) (err error) {
 	return err
 }
 
-// TestMigrate_SilentServer has the server fall silent before a migration, and during one
-// that has lasted for longer than a server may be silent.
+// TestMigrate_SilentServer makes the server stop answering before a migration, and during one that
+// has lasted longer than the allowed silence.
 func TestMigrate_SilentServer(t *testing.T) {
 	t.Parallel()
 	for _, d := range testenv.NetworkDatabases() {
@@ -40,7 +40,7 @@ func TestMigrate_SilentServer(t *testing.T) {
 			wire.Freeze()
 			ended := make(chan error, 1)
 			go func() { ended <- s.MigrateUp(t.Context()) }()
-			_ = mustGiveUp(t, ended) // the reason may be that it could not connect
+			_ = mustGiveUp(t, ended) // the reason may be a failed connection
 		})
 		t.Run(d.Name+"/during", func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +71,7 @@ func TestMigrate_SilentServer(t *testing.T) {
 				t.Fatalf("MigrateUp did not wait for a server that answers: %v", err)
 			case <-time.After(2 * s.silence):
 			}
-			interrupt() // it waits for the migration, while the server answers
+			interrupt() // the migration continues while the server answers
 			wire.Freeze()
 			if err := mustGiveUp(t, ended); !errors.Is(err, errSilent) {
 				t.Errorf("MigrateUp returned %v, want that the server is silent", err)
@@ -80,8 +80,8 @@ func TestMigrate_SilentServer(t *testing.T) {
 	}
 }
 
-// TestWhileAnswering_NoConnection has each ping connect. It gives that up before the bound
-// is over, which is no answer.
+// TestWhileAnswering_NoConnection makes each ping connect anew. A ping that gives up connecting
+// must not count as an answer.
 func TestWhileAnswering_NoConnection(t *testing.T) {
 	t.Parallel()
 	for _, d := range testenv.NetworkDatabases() {

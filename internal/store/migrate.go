@@ -23,8 +23,8 @@ var (
 	ErrSchemaOld = errors.New("the database schema is old")
 	// ErrSchemaNew means that a newer program has migrated the schema.
 	ErrSchemaNew = errors.New("the database schema is newer than this program")
-	// ErrSchemaDirty means that a migration was interrupted. MigrateUp and MigrateDown
-	// return it only if they cannot mend the schema.
+	// ErrSchemaDirty means that a migration was interrupted. MigrateUp and MigrateDown return it
+	// only if they cannot repair the schema.
 	ErrSchemaDirty = errors.New("the database schema is dirty")
 	// ErrSchemaUsed means that reverting a migration would lose data.
 	ErrSchemaUsed = errors.New("the database schema is in use")
@@ -34,11 +34,11 @@ var (
 // tables.
 const (
 	migrationLockWait = 30 * time.Second
-	migrationSilence  = 30 * time.Second // of the server, on other connections
+	migrationSilence  = 30 * time.Second // silence of the server on other connections
 )
 
-// CheckSchema returns nil if the schema has the version that this program needs.
-// It changes nothing. A newer program may be migrating a schema that is newer.
+// CheckSchema returns nil if the schema has the version that this program needs. It changes
+// nothing. For a newer schema, the migration may still be running.
 //
 // Errors: ErrSchemaOld, ErrSchemaNew, ErrSchemaDirty.
 func (s *SQL) CheckSchema(ctx context.Context) error {
@@ -60,9 +60,9 @@ func (s *SQL) CheckSchema(ctx context.Context) error {
 	return nil
 }
 
-// SchemaVersion returns the number of the last applied migration, or 0 if there
-// is none. dirty reports that a migration to that version, up or down, was interrupted or
-// runs now. SchemaVersion changes nothing.
+// SchemaVersion returns the number of the last applied migration, or 0 if there is none. dirty
+// reports that a migration to that version, up or down, was interrupted or is running.
+// SchemaVersion changes nothing.
 func (s *SQL) SchemaVersion(ctx context.Context) (version uint, dirty bool, err error) {
 	exists, err := s.hasTable(ctx, "schema_migrations")
 	if err != nil || !exists {
@@ -93,25 +93,23 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 	return n > 0, nil
 }
 
-// MigrateUp applies every missing migration, if any. Several processes may call
-// it at once: one migrates, the others wait for it, up to 30 s, and then have
-// nothing to do. When ctx ends, MigrateUp stops after the running migration. A
-// migration may take as long as it needs while the server answers other connections.
-// After 30 s without an answer MigrateUp gives up.
+// MigrateUp applies every missing migration, if any. Several processes may call it at once. One
+// migrates, and the others wait for it, up to 30 s, and then have nothing to do. When ctx ends,
+// MigrateUp stops after the running migration. A migration may take as long as it needs while the
+// server answers other connections. After 30 s without an answer MigrateUp gives up.
 //
-// A process that migrates may be killed at any time. PostgreSQL and SQLite then keep the
-// schema as it was before. On MySQL, the next MigrateUp completes a migration that was
-// killed, up or down, and the next MigrateDown reverts it. If all its statements have run,
-// both only mark it as complete.
+// A process that migrates may be killed at any time. PostgreSQL and SQLite then keep the schema as
+// it was before. On MySQL, the next MigrateUp completes a migration that was killed, up or down,
+// and the next MigrateDown reverts it. If all its statements have run, both only mark it as
+// complete.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrNoLocks (unless there is nothing to do).
 func (s *SQL) MigrateUp(ctx context.Context) error {
 	return s.migrate(ctx, false, (*migrate.Migrate).Up)
 }
 
-// MigrateDown reverts the last migration, and only that one, or what there is of a
-// migration that was killed. It refuses to if data would be lost. Without an applied
-// migration MigrateDown does nothing.
+// MigrateDown reverts the last migration, or the part of a killed migration that has run. It
+// refuses if data would be lost. Without an applied migration it does nothing.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed, ErrNoLocks.
 func (s *SQL) MigrateDown(ctx context.Context) error {
@@ -123,10 +121,10 @@ func (s *SQL) MigrateDown(ctx context.Context) error {
 	})
 }
 
-// migrate mends the schema and then runs migrations. After a mended migration down, there
-// is nothing to run.
+// migrate repairs the schema and then runs migrations. After it has repaired a migration down,
+// there is nothing left to run.
 func (s *SQL) migrate(ctx context.Context, down bool, run func(*migrate.Migrate) error) error {
-	if s.engine.locks == missing { // nothing would keep two migrations apart
+	if s.engine.locks == missing { // without locks, two migrations could run at once
 		if err := s.CheckSchema(ctx); down || err != nil {
 			return s.failed("migrating", fmt.Errorf("it is %s: %w; run the statements of the files in migrations/%s yourself", s.engine.name, ErrNoLocks, s.dialect))
 		}
@@ -147,7 +145,7 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(*migrate.Migrate)
 	if err := ctx.Err(); err != nil {
 		return s.failed("migrating", err)
 	}
-	// Not with ctx: its end lets the running migration finish.
+	// Do not use ctx: when it ends, the running migration must finish.
 	err = s.WhileAnswering(context.WithoutCancel(ctx), s.silence, func(answering context.Context) error {
 		driver, err := s.migrations(answering)
 		if err != nil {
@@ -165,7 +163,7 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(*migrate.Migrate)
 			err = run(m)
 		}
 		err = migrationError(err)
-		if !release() { // ctx ended: some migrations may not have run
+		if !release() { // ctx has ended, so some migrations may not have run
 			err = errors.Join(err, ctx.Err())
 		}
 		fromSource, fromDatabase := m.Close()
@@ -192,13 +190,13 @@ func closingWith(ctx context.Context, dial dialFunc) dialFunc {
 	}
 }
 
-// migrationError translates the library's errors into those of this package.
+// migrationError translates the library's errors into errors of this package.
 func migrationError(err error) error {
 	var dirty migrate.ErrDirty
 	switch {
 	case err == nil || errors.Is(err, migrate.ErrNoChange):
 		return nil
-	case errors.As(err, &dirty): // another process has failed since the schema was mended
+	case errors.As(err, &dirty): // another process has failed since the schema was repaired
 		return fmt.Errorf("%w: a migration to version %d was interrupted", ErrSchemaDirty, dirty.Version)
 	case errors.Is(err, database.ErrLocked):
 		return fmt.Errorf("another migration has not ended within %v; if its process was killed, the server completes its last statement first: %w", migrationLockWait, err)

@@ -45,7 +45,7 @@ func TestMigrate_UpDownUp(t *testing.T) {
 		s := opened(t, dbURL)
 		ctx := t.Context()
 		want := []string{"claims", "jobs", "ledger", "order_history", "order_lines", "orders", "outbox", "payments", "stock", "stock_parts"}
-		if s.Dialect() != sqltx.SQLite { // it has no locks
+		if s.Dialect() != sqltx.SQLite { // SQLite has no locks
 			want = slices.Insert(want, slices.Index(want, "jobs"), "fencing_tokens")
 		}
 		latest, err := migrations.Latest(string(s.Dialect()))
@@ -108,7 +108,7 @@ func TestMigrate_AnotherVersion(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		ctx := t.Context()
-		for _, dirty := range []bool{false, true} { // dirty: the newer program migrates now
+		for _, dirty := range []bool{false, true} { // dirty: the newer program is migrating now
 			run(t, s.DB(), "UPDATE schema_migrations SET version = 900, dirty = ?", dirty)
 			for name, err := range map[string]error{"CheckSchema": s.CheckSchema(ctx), "MigrateUp": s.MigrateUp(ctx), "MigrateDown": s.MigrateDown(ctx)} {
 				if !errors.Is(err, ErrSchemaNew) || !strings.Contains(err.Error(), "900") {
@@ -119,8 +119,8 @@ func TestMigrate_AnotherVersion(t *testing.T) {
 	})
 }
 
-// TestMigrate_CannotMend checks that a schema is left alone, and the operator told what to
-// do, if no killed migration leaves the tables as they are.
+// TestMigrate_CannotMend checks that a schema that is not that of a killed migration is not
+// changed, and that the error tells the operator what to do.
 func TestMigrate_CannotMend(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
@@ -169,13 +169,13 @@ func TestMigrate_CannotMend(t *testing.T) {
 			if test.undo != "" {
 				run(t, s.DB(), test.undo)
 			}
-			run(t, s.DB(), markAsIs) // as the error said
+			run(t, s.DB(), markAsIs) // the statement from the error
 		}
 	})
 }
 
-// TestMigrate_CountedClaims checks that a buyer limit whose claims are being counted stays
-// one, also if the migration was killed before it converted the rows.
+// TestMigrate_CountedClaims checks that a buyer limit whose claims are being counted remains one,
+// even if the migration was killed before it converted the rows.
 func TestMigrate_CountedClaims(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
@@ -230,8 +230,8 @@ func migrateDownTo(t *testing.T, s *SQL, version uint) {
 	}
 }
 
-// TestMigrate_HalfAStatement checks that a statement which somebody has done by half is not
-// run again, because it would fail.
+// TestMigrate_HalfAStatement checks that a statement which was partly done by hand is not run
+// again, because it would fail.
 func TestMigrate_HalfAStatement(t *testing.T) {
 	t.Parallel()
 	for _, d := range testenv.NetworkDatabases() {
@@ -248,8 +248,8 @@ func TestMigrate_HalfAStatement(t *testing.T) {
 	}
 }
 
-// TestMigrate_MendsOlderPrograms has the version marked as older programs do: before a
-// migration, which PostgreSQL then applies as a whole or not at all.
+// TestMigrate_MendsOlderPrograms marks the version as older programs do: before a migration, which
+// PostgreSQL then applies as a whole or not at all.
 func TestMigrate_MendsOlderPrograms(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
@@ -262,13 +262,13 @@ func TestMigrate_MendsOlderPrograms(t *testing.T) {
 			checkVersion(t, s, at)
 			want := shape(t, s)
 			for _, marked := range []uint{at - 1, at, at + 1} {
-				if marked > latest { // also below 0
+				if marked > latest { // the version may also be below 0
 					continue
 				}
 				run(t, s.DB(), "DELETE FROM schema_migrations")
 				run(t, s.DB(), "INSERT INTO schema_migrations (version, dirty) VALUES (?, ?)", asLibrary(int(marked)), true)
 				steps := mending(t, s)
-				mended, err := steps.mend(t.Context(), marked > at) // back to the version before, in both directions
+				mended, err := steps.mend(t.Context(), marked > at) // back to the previous version, in both directions
 				if err := errors.Join(err, steps.Close()); err != nil || !mended {
 					t.Errorf("the tables of version %d, marked as %d: mended %v, error %v", at, marked, mended, err)
 				}
@@ -287,7 +287,7 @@ func TestMigrate_MendsOlderPrograms(t *testing.T) {
 	})
 }
 
-// mending opens a driver that can mend.
+// mending opens a driver that can repair a schema.
 func mending(t *testing.T, s *SQL) *stepDriver {
 	t.Helper()
 	history, err := readHistory(string(s.dialect))
@@ -301,8 +301,8 @@ func mending(t *testing.T, s *SQL) *stepDriver {
 	return &stepDriver{migrationDriver: driver, sql: s, history: history}
 }
 
-// TestMigrateDown_RefusesLosses checks that a migration is not reverted while its tables
-// and columns have data.
+// TestMigrateDown_RefusesLosses checks that a migration is not reverted while its tables and
+// columns have data.
 func TestMigrateDown_RefusesLosses(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
@@ -392,9 +392,9 @@ func (d *writingDriver) Run(migration io.Reader) error {
 	return d.migrationDriver.Run(migration)
 }
 
-// TestMigrateDown_WhileServing has an instance report a payment while a migration is
-// reverted that was not used when it was looked at. The payment is refused to the
-// instance, or the migration is not reverted.
+// TestMigrateDown_WhileServing makes an instance report a payment while a migration is reverted
+// that was unused at the first check. Either the payment is refused to the instance, or the
+// migration is not reverted.
 func TestMigrateDown_WhileServing(t *testing.T) {
 	t.Parallel()
 	id := map[sqltx.Dialect]string{sqltx.Postgres: "01234567-89ab-cdef-0123-456789abcdef"}
@@ -408,7 +408,7 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 					cmp.Or(id[s.dialect], "0123456789abcdef") + "', 'paid', '2026-01-02 03:04:05', '2026-01-02 03:04:05')"
 				var paid error
 				write := sync.OnceFunc(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it may wait for the migration
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // the write may wait for the migration
 					defer cancel()
 					_, paid = s.pool.ExecContext(ctx, payment)
 				})
@@ -422,7 +422,7 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 					return &writingDriver{driver, before, during}, err
 				}
 				err := s.MigrateDown(t.Context())
-				if paid != nil { // the instance was told
+				if paid != nil { // the instance got a success
 					if err != nil {
 						t.Errorf("the payment failed (%v), and so did MigrateDown: %v", paid, err)
 					}
@@ -441,8 +441,8 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 	}
 }
 
-// TestHistory checks that what the migrations' text is read as is what the database has
-// after each of them, and that no version is taken for another.
+// TestHistory checks that the parsed text of each migration matches the schema in the database
+// after it, and that no version is mistaken for another.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
@@ -485,8 +485,7 @@ func TestHistory_UnknownStatement(t *testing.T) {
 	}
 }
 
-// TestLockPatiently checks that the wait for another migration does not end with that of
-// one try.
+// TestLockPatiently checks that the wait for another migration does not end with a single try.
 func TestLockPatiently(t *testing.T) {
 	t.Parallel()
 	for n, err := range []error{nil, io.EOF} {
@@ -584,8 +583,8 @@ func TestMigrate_ProcessesAtOnce(t *testing.T) {
 	})
 }
 
-// TestWholeDriver_FailureChangesNothing checks that a failed migration leaves the schema
-// unchanged and not dirty where a run is one transaction.
+// TestWholeDriver_FailureChangesNothing checks that a failed migration leaves the schema unchanged
+// and not dirty if a run is one transaction.
 func TestWholeDriver_FailureChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]func(testing.TB) string{

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-stock/holdfast/migrations"
 )
 
-// object is a part of a schema that a migration makes or removes: a table "stock", a
-// column "stock.layout", an index "orders#orders_due", or a row that a migration inserts,
-// "ledger()". It begins with its table. A sequence is like a table without columns.
+// object is a part of a schema that a migration creates or removes. Examples are a table "stock", a
+// column "stock.layout", an index "orders#orders_due", and an inserted row, "ledger()". The text
+// begins with the table. A sequence counts as a table without columns.
 type object string
 
 func (o object) table() string { return string(o[:strings.IndexAny(string(o)+".", ".#(")]) }
@@ -39,12 +39,12 @@ type schema map[object]bool
 type statement struct {
 	text          string
 	makes, remove []object
-	// converts means that it changes rows and no objects. The schema does not show whether
-	// it has run, so it must do no harm if it runs again on the schema of its migration.
+	// converts means that the statement changes rows and no objects. The schema does not show
+	// whether it has run. So it must be safe to run again on the schema of its migration.
 	converts bool
 }
 
-// remains returns how many changes of the statement the schema lacks.
+// remains returns the number of the statement's changes that the schema lacks.
 func (st statement) remains(in schema) (n int) {
 	for _, o := range st.makes {
 		if !in[o] {
@@ -70,14 +70,14 @@ func (st statement) apply(to schema) {
 	}
 }
 
-// migration is a migration, and the schema that it leads to.
+// migration is a migration with the schema that it leads to.
 type migration struct {
 	up, down []statement
 	after    schema
 }
 
-// history is the migrations of a dialect by their number. The first element is the empty
-// schema, which no migration leads to.
+// history has the migrations of a dialect by their number. The first element is the empty schema,
+// which no migration leads to.
 type history []migration
 
 // readHistory reads the embedded migrations of a dialect.
@@ -87,7 +87,7 @@ func readHistory(dialect string) (history, error) {
 		return nil, err
 	}
 	h := history{{after: schema{}}}
-	indexes := make(map[string]string) // the table of each index
+	indexes := make(map[string]string) // table of each index
 	read := func(number int, direction string) ([]statement, error) {
 		names, err := fs.Glob(files, fmt.Sprintf("%06d_*.%s.sql", number, direction))
 		if err != nil || len(names) != 1 {
@@ -127,8 +127,8 @@ func readHistory(dialect string) (history, error) {
 	return h, nil
 }
 
-// statements splits the text of a migration: a statement ends with a semicolon at the end
-// of a line. Comments are lines of their own.
+// statements splits the text of a migration. A statement ends with a semicolon at the end of a
+// line. Comments are on separate lines.
 func statements(text string) (all []string) {
 	var one strings.Builder
 	for line := range strings.Lines(text) {
@@ -155,8 +155,8 @@ var (
 	noColumn     = []string{"PRIMARY", "KEY", "CHECK", "UNIQUE", "CONSTRAINT"}
 )
 
-// parseStatement finds out what a statement makes and removes. It knows the forms that
-// the migrations have, and refuses every other one.
+// parseStatement finds the objects that a statement creates and removes. It knows the forms used in
+// the migrations, and refuses every other one.
 func parseStatement(text string, indexes map[string]string) (st statement, err error) {
 	st.text = text
 	words := firstWords.FindStringSubmatch(text)
@@ -172,7 +172,7 @@ func parseStatement(text string, indexes map[string]string) (st statement, err e
 				st.makes = append(st.makes, object(name+"."+column[1]))
 			}
 		}
-	case "CREATE SEQUENCE", "CREATE /*M! SEQUENCE": // MySQL makes a table of it
+	case "CREATE SEQUENCE", "CREATE /*M! SEQUENCE": // MySQL creates a table instead
 		st.makes = append(st.makes, object(name))
 	case "DROP TABLE", "DROP SEQUENCE":
 		st.remove = append(st.remove, object(name))
@@ -194,7 +194,7 @@ func parseStatement(text string, indexes map[string]string) (st statement, err e
 	return st, nil
 }
 
-// alter finds out which columns a statement that alters the table makes and removes.
+// alter finds the columns that an ALTER TABLE statement creates and removes.
 func (st *statement) alter(table string) {
 	for _, change := range changeColumn.FindAllStringSubmatch(st.text, -1) {
 		if column := object(table + "." + change[2]); change[1] == "ADD" {
@@ -209,9 +209,9 @@ func (st *statement) alter(table string) {
 	}
 }
 
-// contradictions returns why the schema cannot be that of a run of migration number, up
-// or down, that was killed at some statement. Tables that no migration makes do not
-// count: they belong to other programs.
+// contradictions returns why the schema cannot come from a run of migration number, up or down,
+// that was killed. Tables that no migration creates do not count, because they belong to other
+// programs.
 func (h history) contradictions(number int, found schema) (all []string) {
 	before, after := h[number-1].after, h[number].after
 	known := make(map[string]bool)
@@ -240,8 +240,8 @@ func (h history) contradictions(number int, found schema) (all []string) {
 	return all
 }
 
-// killed returns the number of the migration that was killed on its way to the version:
-// up from the version before, or down from the one after. false: there is none.
+// killed returns the number of the migration that was killed on its way to the version: up from the
+// previous version, or down from the next. ok is false if there is none.
 func (h history) killed(version int, found schema) (number int, ok bool) {
 	for _, number := range []int{version, version + 1} {
 		if number > 0 && number < len(h) && len(h.contradictions(number, found)) == 0 {
@@ -254,7 +254,7 @@ func (h history) killed(version int, found schema) (number int, ok bool) {
 // column reports whether o is a column.
 func (o object) column() bool { return strings.Contains(string(o), ".") }
 
-// makes reports whether a migration makes o.
+// makes reports whether a migration creates o.
 func (h history) makes(o object) bool {
 	return slices.ContainsFunc(h, func(m migration) bool { return m.after[o] })
 }

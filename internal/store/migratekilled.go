@@ -10,12 +10,11 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 )
 
-// mend ends a migration that was killed: it completes it, or reverts it if down. Each
-// statement of a migration is either done or not, which the schema shows. So mend runs
-// those that are not, and those that convert data again. It reports whether there was such a
-// migration.
+// mend ends a killed migration: it completes the migration, or reverts it if down is true. The
+// schema shows which of the migration's statements have run. mend runs the others, and repeats
+// those that convert data. It reports whether there was a killed migration.
 //
-// Errors: ErrSchemaDirty: no killed migration leaves the schema as it is. ErrSchemaNew,
+// Errors: ErrSchemaDirty (the schema is not that of a killed migration); ErrSchemaNew;
 // ErrSchemaUsed.
 func (d *stepDriver) mend(ctx context.Context, down bool) (mended bool, err error) {
 	if err := d.Lock(); err != nil {
@@ -61,7 +60,8 @@ func (d *stepDriver) mend(ctx context.Context, down bool) (mended bool, err erro
 	return true, d.SetVersion(asLibrary(target), false)
 }
 
-// runRest runs those of the statements that the schema found has not seen or does not show.
+// runRest runs the statements that have not run, according to the schema found, and those that
+// convert data.
 func (d *stepDriver) runRest(all []statement, found schema) error {
 	for _, st := range all {
 		if st.converts || st.remains(found) > 0 {
@@ -73,7 +73,7 @@ func (d *stepDriver) runRest(all []statement, found schema) error {
 	return nil
 }
 
-// asLibrary returns a version as the library writes it.
+// asLibrary returns a version in the library's form.
 func asLibrary(version int) int {
 	if version == 0 {
 		return database.NilVersion
@@ -81,8 +81,8 @@ func asLibrary(version int) int {
 	return version
 }
 
-// cannotMend returns an error that says what differs from what a killed migration leaves
-// behind, and what to do.
+// cannotMend returns an error that says how the schema differs from that of a killed migration, and
+// what to do.
 func (s *SQL) cannotMend(h history, version, number int, found schema) error {
 	for other := range h {
 		if h.is(other, found) {
@@ -108,9 +108,9 @@ func markAs(version int) string {
 	return fmt.Sprintf("UPDATE schema_migrations SET version = %d, dirty = FALSE", version)
 }
 
-// dropEmptySequence drops the sequence of tokens, also from found, if it has no row: then
-// every use of it fails. A MariaDB that crashes soon after it has created a sequence keeps
-// the sequence and loses the row, unless it has committed something else since.
+// dropEmptySequence drops the sequence of tokens, also from found, if it has no row, because then
+// every use of it fails. A MariaDB that crashes soon after it has created a sequence keeps the
+// sequence and loses the row, unless it has committed something else since.
 func (d *stepDriver) dropEmptySequence(ctx context.Context, found schema) error {
 	const sequence = "fencing_tokens"
 	if !found[sequence] {
@@ -118,7 +118,7 @@ func (d *stepDriver) dropEmptySequence(ctx context.Context, found schema) error 
 	}
 	var missing *mysql.MySQLError
 	_, err := anyRow(ctx, d.sql.pool, sequence, "")
-	if !errors.As(err, &missing) || missing.Number != 1032 { // can't find record
+	if !errors.As(err, &missing) || missing.Number != 1032 { // error 1032: can't find record
 		return err
 	}
 	delete(found, sequence)

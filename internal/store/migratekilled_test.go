@@ -50,8 +50,8 @@ func (d killingDriver) Unlock() error {
 	return d.migrationDriver.Unlock()
 }
 
-// killEnv is the environment variable that makes a child process migrate: the verb, the
-// number of the change that it does not live to make, and the URL of the database.
+// killEnv is the environment variable that makes a child process migrate. Its value is the verb,
+// the number of the change before which the child is killed, and the URL of the database.
 const killEnv = "HOLDFAST_TEST_MIGRATE_KILLED"
 
 // migrateAndDie is the child process.
@@ -98,7 +98,7 @@ func killed(t *testing.T, verb string, n int, dbURL string) bool {
 	return false
 }
 
-// toEmpty reverts every migration. One more step mends the schema.
+// toEmpty reverts every migration. One more step repairs the schema.
 func toEmpty(ctx context.Context, s *SQL) error {
 	latest, err := migrations.Latest(string(s.dialect))
 	if err != nil {
@@ -116,9 +116,9 @@ func toEmpty(ctx context.Context, s *SQL) error {
 	return err
 }
 
-// TestMigrate_Killed kills `migrate up` and `migrate down` before every change that they
-// make, and expects that the next `up` or `down` brings the schema to where it goes. By default
-// it kills `down` on MariaDB, before every third change: PostgreSQL reverts what was killed.
+// TestMigrate_Killed kills `migrate up` and `migrate down` before every change that they make. The
+// next `up` or `down` must bring the schema to its target. By default it kills only `down` on
+// MariaDB, before every third change, because PostgreSQL reverts a killed migration itself.
 func TestMigrate_Killed(t *testing.T) {
 	if command := os.Getenv(killEnv); command != "" { // this is a child process
 		migrateAndDie(t, command)
@@ -204,9 +204,9 @@ func (d crashingDriver) SetVersion(version int, dirty bool) error {
 	return d.migrationDriver.SetVersion(version, dirty)
 }
 
-// TestMigrate_ServerKilled kills MariaDB after every change that the last `migrate up` makes,
-// or in a thorough run the last `down`, too. Afterwards `up` completes the migration, `down`
-// reverts it, and there are tokens again. A server whose files are in /dev/shm loses nothing;
+// TestMigrate_ServerKilled kills MariaDB after every change of the last `migrate up`, and in a
+// thorough run also of the last `down`. Afterwards `up` must complete the migration, `down` must
+// revert it, and tokens must work. A server whose files are in /dev/shm loses nothing.
 // TestDropEmptySequence does not depend on that.
 func TestMigrate_ServerKilled(t *testing.T) {
 	t.Parallel()
@@ -273,8 +273,8 @@ func TestMigrate_ServerKilled(t *testing.T) {
 	}
 }
 
-// TestDropEmptySequence reads a sequence of a server that answers with an error. Only the
-// error of a sequence without its row lets it be dropped.
+// TestDropEmptySequence reads a sequence of a server that answers with an error. Only the error of
+// a sequence without its row may cause a drop.
 func TestDropEmptySequence(t *testing.T) {
 	t.Parallel()
 	for number, dropped := range map[uint16]bool{1032: true, 1142: false} {
@@ -299,7 +299,7 @@ type refusing struct{ err error }
 func (r refusing) Connect(context.Context) (driver.Conn, error) { return nil, r.err }
 func (refusing) Driver() driver.Driver                          { return nil }
 
-// textRecorder is a driver that runs nothing.
+// textRecorder is a driver that only records statements.
 type textRecorder struct {
 	migrationDriver
 	text string
@@ -311,8 +311,8 @@ func (r *textRecorder) Run(migration io.Reader) error {
 	return err
 }
 
-// shape returns the columns and indexes of the schema, without their order, and what is
-// set for the tables.
+// shape returns the columns and indexes of the schema, in any order, and the settings of the
+// tables.
 func shape(t testing.TB, s *SQL) []string {
 	t.Helper()
 	queries := map[sqltx.Dialect][]string{

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// loss is data for which the schema before a migration has no place, and which neither
-// the program nor the next migration up can restore.
+// loss is data that the schema before a migration cannot hold, and that neither the program nor the
+// next migration up can restore.
 type loss struct {
 	what    string
 	table   string
-	columns []object // of the condition
+	columns []object // columns of the condition
 	where   string   // empty: any row
 }
 
-// losses are those of each migration. The rows of jobs, and fencing tokens, are not among
-// them: jobs are claimed again, and tokens go on from the server's clock.
+// losses are the losses of each migration. They do not include the rows of jobs, which are claimed
+// again, or fencing tokens, which continue from the server's clock.
 var losses = map[int][]loss{
 	1: {
 		{what: "orders", table: "orders"},
@@ -54,8 +54,8 @@ var losses = map[int][]loss{
 	}},
 }
 
-// refuseLosses returns ErrSchemaUsed if reverting the migration would lose data. Of a
-// migration that was killed it looks at what is there.
+// refuseLosses returns ErrSchemaUsed if reverting the migration would lose data. For a killed
+// migration, it checks the objects that exist.
 func refuseLosses(ctx context.Context, from rowReader, number int, found schema) error {
 	var lost []string
 	for _, l := range losses[number] {

@@ -19,9 +19,9 @@ import (
 // tables.
 type migrationDriver interface {
 	database.Driver
-	// hold keeps other sessions from writing to the tables, from its return until Unlock
-	// or the next SetVersion, and waits for those that have written and not committed yet.
-	// Only the returned connection is sure to read the tables meanwhile.
+	// hold keeps other sessions from writing to the tables until Unlock or the next SetVersion. It
+	// waits for sessions that have written and not committed yet. Only the returned connection is
+	// sure to be able to read the tables meanwhile.
 	hold(ctx context.Context, tables []string) (rowReader, error)
 }
 
@@ -30,21 +30,21 @@ type rowReader interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// stepDriver makes the driver of a database run migrations statement by statement. It
-// refuses migrations down that lose data, and mends a schema whose migration was killed.
+// stepDriver makes the driver of a database run migrations statement by statement. It refuses
+// migrations down that lose data, and repairs a schema after a killed migration.
 type stepDriver struct {
 	migrationDriver
 	sql     *SQL
 	history history
-	version int // the last one that was read or written
+	version int // the version that was read or written last
 	reverts int // the migration that Run reverts; 0: none
 }
 
 // Lock waits for the migration of another process up to migrationLockWait.
 func (d *stepDriver) Lock() error { return lockPatiently(d.migrationDriver.Lock) }
 
-// lockPatiently calls lock until it succeeds or migrationLockWait has passed. The
-// library's driver for MySQL waits for a shorter time.
+// lockPatiently calls lock until it succeeds or migrationLockWait has passed. The library's driver
+// for MySQL does not wait as long.
 func lockPatiently(lock func() error) error {
 	for since := time.Now(); ; {
 		err := lock()
@@ -98,8 +98,8 @@ func (d *stepDriver) Run(text io.Reader) error {
 	return nil
 }
 
-// holdUnused refuses to revert a migration that would lose data, also data that an
-// instance has written since it was looked for, and keeps others from writing more.
+// holdUnused refuses to revert a migration that would lose data, including data that an instance
+// has written since the first check. It keeps other sessions from writing more.
 func (d *stepDriver) holdUnused(ctx context.Context, number int) error {
 	if len(losses[number]) == 0 {
 		return nil
@@ -125,10 +125,9 @@ func (d *stepDriver) holdUnused(ctx context.Context, number int) error {
 	return refuseLosses(ctx, held, number, found)
 }
 
-// schema reads which tables, columns, sequences and indexes there are, and whether the
-// ledger has its row. Indexes of MySQL are left out: there, they are part of their tables'
-// statements. So are the columns of fencing_tokens, which is a sequence on MariaDB and a
-// table on MySQL.
+// schema reads the existing tables, columns, sequences and indexes, and whether the ledger has its
+// row. It leaves out MySQL's indexes, which are part of their tables' statements. It also leaves
+// out the columns of fencing_tokens, which is a sequence on MariaDB and a table on MySQL.
 func (s *SQL) schema(ctx context.Context) (schema, error) {
 	queries := map[sqltx.Dialect][]string{
 		sqltx.MySQL: {
@@ -167,7 +166,7 @@ func (s *SQL) schema(ctx context.Context) (schema, error) {
 	return found, nil
 }
 
-// anyRow reports whether the table has a row for which the condition holds.
+// anyRow reports whether a row of the table meets the condition.
 func anyRow(ctx context.Context, from rowReader, table, condition string) (bool, error) {
 	if condition != "" {
 		condition = " WHERE " + condition

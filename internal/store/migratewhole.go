@@ -12,24 +12,24 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 )
 
-// wholeDriver runs migrations on engines whose transactions include changes of tables:
-// PostgreSQL and SQLite. One transaction holds all migrations of a run and the version.
-// Other processes wait for it, and a run that fails or is killed changes nothing. The
-// library's own drivers commit the version apart from the migration; for SQLite, they
-// also need cgo or register a second driver under the name of ours.
+// wholeDriver runs migrations on engines whose transactions include changes of tables: PostgreSQL
+// and SQLite. One transaction holds all migrations of a run and the version. Other processes wait
+// for it, and a run that fails or is killed changes nothing. The library's own drivers commit the
+// version separately from the migration. For SQLite, they also need cgo or register a second driver
+// under our driver's name.
 type wholeDriver struct {
 	pool   *sql.DB
 	conn   *sql.Conn
-	begin  []string // begin the transaction, and wait for that of another process
+	begin  []string // begin the transaction, and wait for another process's transaction
 	exists string   // counts the tables named schema_migrations
-	lock   string   // keeps others from tables, as a format; empty: the transaction does so for all
+	lock   string   // format of the statement that keeps others from tables; empty: the transaction itself does so
 	locked atomic.Bool
 	failed bool // Unlock must roll back
 }
 
 var _ migrationDriver = (*wholeDriver)(nil)
 
-// newWholeDriver takes over the pool.
+// newWholeDriver returns a driver that owns the pool.
 func newWholeDriver(pool *sql.DB, exists, lock string, begin ...string) (*wholeDriver, error) {
 	conn, err := pool.Conn(context.Background())
 	if err != nil {

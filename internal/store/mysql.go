@@ -119,17 +119,17 @@ func mysqlConnector(config *driver.Config) (sqldriver.Connector, error) {
 	return sqltx.MySQLPrimary(cmp.Or(config.Timeout, connectTimeout), hosts), nil
 }
 
-// mysqlHosts returns the configuration of each host.
+// mysqlHosts returns a configuration for each host.
 func mysqlHosts(config *driver.Config) (hosts []*driver.Config) {
 	addrs := strings.Split(config.Addr, ",")
 	for _, addr := range addrs {
 		one := config.Clone()
 		one.Addr = addr
 		if one.TLS != nil {
-			one.TLS.ServerName, _, _ = net.SplitHostPort(addr) // ParseDSN has had no address
+			one.TLS.ServerName, _, _ = net.SplitHostPort(addr) // ParseDSN has not seen this host's address
 		}
-		// A statement that a read-only server refuses ends its session, so that the next
-		// one is opened on the primary.
+		// A statement that a read-only server refuses ends its session. The next session is then
+		// opened on the primary.
 		one.RejectReadOnly = one.RejectReadOnly || len(addrs) > 1
 		hosts = append(hosts, one)
 	}
@@ -141,7 +141,7 @@ func mysqlHosts(config *driver.Config) (hosts []*driver.Config) {
 func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	probe := config.Clone()
 	probe.Params = nil
-	probe.ReadTimeout, probe.WriteTimeout = 0, 0 // ctx is the bound: a second one that ends first hides its error
+	probe.ReadTimeout, probe.WriteTimeout = 0, 0 // ctx bounds the connection: a read timeout that ended first would hide its error
 	connector, err := mysqlConnector(probe)
 	if err != nil {
 		return "", err
@@ -153,10 +153,10 @@ func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	return version, err
 }
 
-// mysqlState are the session variables that the service relies on. They override
-// the server's global variables, and the URL cannot change them: a statement
-// outside a transaction commits at once, a COMMIT begins no new transaction, a
-// SELECT returns all its rows, and keys are checked.
+// mysqlState are the session variables that the service relies on. They override the server's
+// global variables, and the URL cannot change them. With them, a statement outside a transaction
+// commits at once, a COMMIT begins no new transaction, a SELECT returns all its rows, and keys are
+// checked.
 var mysqlState = map[string]string{
 	"autocommit":         "1",
 	"completion_type":    "'NO_CHAIN'",
@@ -198,16 +198,16 @@ func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) 
 	if config.WriteTimeout == 0 {
 		config.WriteTimeout = ioTimeout
 	}
-	config.MultiStatements = config.InterpolateParams // safe: no statement contains a caller's text
+	config.MultiStatements = config.InterpolateParams // safe, because no statement contains a caller's text
 	set := func(name, value string) { setDefault(config, name, value) }
 	set("innodb_lock_wait_timeout", wholeSeconds(lockWait))
-	if config.Params["innodb_lock_wait_timeout"] == "0" { // MariaDB then fails a SKIP LOCKED that meets a locked row (error 1180 on 10.11)
+	if config.Params["innodb_lock_wait_timeout"] == "0" { // with 0, MariaDB fails a SKIP LOCKED that finds a locked row (error 1180 on 10.11)
 		config.Params["innodb_lock_wait_timeout"] = "1"
 	}
 	// All columns and values of the ledger are ASCII text. With these settings the
 	// server does not convert it.
 	set("character_set_client", "ascii")
-	set("collation_connection", "ascii_bin") // sets character_set_connection too
+	set("collation_connection", "ascii_bin") // also sets character_set_connection
 	if sqltx.IsMariaDB(version) {
 		set("tx_isolation", "'READ-COMMITTED'")
 		set("idle_transaction_timeout", wholeSeconds(idleTransaction))
@@ -222,7 +222,7 @@ func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) 
 
 func wholeSeconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
 
-// mysqlDriver is the library's driver on a connection of its own.
+// mysqlDriver is the library's driver on a separate connection.
 type mysqlDriver struct {
 	database.Driver
 	pool *sql.DB
@@ -242,7 +242,7 @@ func mysqlMigrations(ctx context.Context, config *driver.Config) (migrationDrive
 		return nil, errors.Join(err, pool.Close())
 	}
 	d := &mysqlDriver{pool: pool, conn: conn}
-	err = lockPatiently(func() (err error) { // to create the table of the version
+	err = lockPatiently(func() (err error) { // Lock is needed to create the table of the version
 		d.Driver, err = migratemysql.WithConnection(ctx, conn, &migratemysql.Config{})
 		return err
 	})

@@ -45,8 +45,8 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 	if err != nil {
 		return nil, s.failed("connecting to", poolerProblem(err))
 	}
-	if !pooled { // a pooler refuses settings that it does not know
-		sessions.RuntimeParams["client_min_messages"] = "warning" // a commit on the primary alone is a warning
+	if !pooled { // a pooler refuses unknown settings
+		sessions.RuntimeParams["client_min_messages"] = "warning" // the server reports a commit on the primary alone as a warning
 	}
 	s.engine, s.version, s.pooled = recogniseSQL(sqltx.Postgres, version), version, pooled
 	if pooled && config.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
@@ -82,7 +82,7 @@ func postgresConfig(rawURL string) (*pgx.ConnConfig, error) {
 // postgresHosts returns the addresses that the driver tries.
 func postgresHosts(config *pgx.ConnConfig) []string {
 	hosts := []string{net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))}
-	for _, other := range config.Fallbacks { // with sslmode=prefer, each host without TLS too
+	for _, other := range config.Fallbacks { // with sslmode=prefer, Fallbacks also lists each host without TLS
 		hosts = append(hosts, net.JoinHostPort(other.Host, strconv.Itoa(int(other.Port))))
 	}
 	return slices.Compact(hosts)
@@ -98,9 +98,9 @@ var postgresBounds = map[string]string{
 	"tcp_user_timeout":                    milliseconds(ioTimeout),
 }
 
-// postgresVersion connects once. It returns what version() returns, and reports whether a
-// pooler stands between client and server. Behind a pooler, the process ID that the session
-// reports differs from the one that the client received when it connected.
+// postgresVersion connects once. It returns the text of version(), and whether a pooler stands
+// between client and server. Behind a pooler, the process ID that the session reports differs from
+// the one that the client received when it connected.
 func postgresVersion(ctx context.Context, config *pgx.ConnConfig) (version string, pooled bool, err error) {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -145,13 +145,13 @@ func postgresDialer() *net.Dialer {
 	}
 }
 
-// answerBound returns how long a session waits for an answer, a little longer than the
-// server may work on a statement. The server's bound is not enough: it does not hold for a
-// COMMIT, nor when the server has stopped. 0 means no bound.
+// answerBound returns how long a session waits for an answer, a little longer than the server may
+// work on a statement. The server's bound is not enough, because it does not apply to a COMMIT or
+// to a stopped server. 0 means no bound.
 func answerBound(statementTimeout string) time.Duration {
 	bound, err := postgresDuration(statementTimeout)
 	switch {
-	case err != nil: // the server says so
+	case err != nil: // the server reported the error
 		return ioTimeout
 	case bound <= 0:
 		return 0
@@ -197,7 +197,7 @@ func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (migrationD
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
-	// This is the lock of the migration library, so that older programs, which take it, wait too.
+	// Use the lock of the migration library, so that older programs, which take it, wait too.
 	lock, err := database.GenerateAdvisoryLockId(config.Database, schema.String, "schema_migrations")
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
@@ -205,8 +205,8 @@ func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (migrationD
 	return newWholeDriver(pool, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = 'schema_migrations'",
 		"LOCK TABLE %s IN ACCESS EXCLUSIVE MODE",
 		"BEGIN ISOLATION LEVEL READ COMMITTED",
-		// The server ends the statement of a process that was killed, which nobody would
-		// commit. PostgreSQL before 14 completes it first.
+		// The server then ends the statement of a killed process soon, which nobody would commit.
+		// PostgreSQL before 14 completes it first.
 		"SELECT set_config(name, '1s', true) FROM pg_settings WHERE name = 'client_connection_check_interval'",
 		"SELECT pg_advisory_xact_lock("+lock+")")
 }

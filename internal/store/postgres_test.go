@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestPgBouncer checks that OpenSQL says what to set in PgBouncer in transaction
-// mode, and that the database works once it is set.
+// TestPgBouncer checks that OpenSQL's error names the setting for PgBouncer in transaction mode,
+// and that the database works once it is set.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
 	direct := testenv.Postgres(t)
@@ -65,8 +65,7 @@ func TestPgBouncer(t *testing.T) {
 	}
 }
 
-// TestOpenSQL_NoArrays checks that OpenSQL refuses the driver's modes that cannot
-// send arrays.
+// TestOpenSQL_NoArrays checks that OpenSQL refuses driver modes that cannot send arrays.
 func TestOpenSQL_NoArrays(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"exec", "simple_protocol"} {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// boundAnswers bounds each wait for an answer of the server, as the parameter readTimeout
-// of the MySQL driver does. pgx has no such bound: it waits for as long as the context of
-// the statement. A bound of 0 is none.
+// boundAnswers bounds each wait for an answer of the server, as the parameter readTimeout of the
+// MySQL driver does. pgx has no such bound: it waits until the context of the statement ends. A
+// bound of 0 means no bound.
 func boundAnswers(dial dialFunc, bound time.Duration) dialFunc {
 	if bound == 0 {
 		return dial
@@ -51,7 +51,7 @@ func (c *answeringConn) boundRead() error {
 	return c.Conn.SetReadDeadline(until)
 }
 
-// SetDeadline sets the driver's deadline, also of a read that is under way.
+// SetDeadline sets the driver's deadline, which also ends a read under way.
 func (c *answeringConn) SetDeadline(deadline time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *answeringConn) SetDeadline(deadline time.Time) error {
 	return c.Conn.SetDeadline(deadline)
 }
 
-// SetReadDeadline is SetDeadline for reads alone.
+// SetReadDeadline is SetDeadline for reads only.
 func (c *answeringConn) SetReadDeadline(deadline time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,7 +42,7 @@ func TestBoundAnswers(t *testing.T) {
 		_, err := conn.Read(make([]byte, 1))
 		return err
 	}
-	answer := func(conn net.Conn) error { // of a server that may take longer than the bound
+	answer := func(conn net.Conn) error { // answer of a server that may take longer than the bound
 		return testenv.Poll(testenv.Patience, func() error { return read(conn) })
 	}
 	silent := func(when string, conn net.Conn) {
@@ -65,7 +65,7 @@ func TestBoundAnswers(t *testing.T) {
 	silent("a deadline after the bound", conn)
 
 	conn = dial(time.Hour)
-	defer time.AfterFunc(20*time.Second, func() { here.Close() }).Stop() // a read that ignores its deadline
+	defer time.AfterFunc(20*time.Second, func() { here.Close() }).Stop() // ends a read that ignores its deadline
 	past := time.Now().Add(-time.Second)
 	for name, set := range map[string]func(time.Time) error{"SetDeadline": conn.SetDeadline, "SetReadDeadline": conn.SetReadDeadline} {
 		if err := set(past); err != nil {

@@ -26,8 +26,8 @@ import (
 const (
 	redisPoolSize        = 32
 	redisDialTimeout     = time.Second
-	redisTimeout         = 2 * time.Second // for one read or write
-	slotsRefreshInterval = 5 * time.Second // of a cluster's slot map
+	redisTimeout         = 2 * time.Second // bounds one read or write
+	slotsRefreshInterval = 5 * time.Second // for reading a cluster's slot map
 	redisDefaultPort     = "6379"
 	sentinelDefaultPort  = "26379"
 	maxRedirects         = 3
@@ -39,19 +39,17 @@ const (
 //	redis+sentinel://user:password@h1:p1,h2:p2/mymaster?db=0
 //	redis+cluster://user:password@h1:p1,h2:p2
 //
-// The last two use TLS as rediss+sentinel:// and rediss+cluster://. User and
-// password are those of the data nodes. The credentials of the Sentinels are
-// the parameters sentinel_username and sentinel_password. redis:// takes the
-// parameters of go-redis, except that max_retries has no effect. The other
+// The last two use TLS as rediss+sentinel:// and rediss+cluster://. User and password are for the
+// data nodes. The parameters sentinel_username and sentinel_password are for the Sentinels.
+// redis:// takes the parameters of go-redis, except that max_retries has no effect. The other
 // schemes take skip_verify (for TLS), and redis+sentinel:// takes db.
 //
-// The client never sends a command twice: after a lost answer the caller must
-// assume that the command may have run. Dialling is bounded to 1 s and an
-// answer to 2 s; a context's earlier deadline wins. There are at most 32
-// connections to a node. OpenRedis fails if the first answer takes over 5 s.
+// The client never sends a command twice: after a lost answer the caller must assume that the
+// command may have run. Dialling is bounded to 1 s and an answer to 2 s; a context's earlier
+// deadline wins. There are at most 32 connections to a node. OpenRedis fails if the first answer
+// takes over 5 s.
 //
-// Errors name the address and the problem, never a password. A URL that cannot
-// be used gives ErrBadURL.
+// Errors name the address and the problem, never a password. An invalid URL gives ErrBadURL.
 func OpenRedis(ctx context.Context, rawURL string) (redis.UniversalClient, error) {
 	client, target, err := redisClient(rawURL)
 	if err != nil {
@@ -64,7 +62,7 @@ func OpenRedis(ctx context.Context, rawURL string) (redis.UniversalClient, error
 		if err == nil {
 			return client, nil
 		}
-		// A busy machine may take longer than a call's bound.
+		// On a busy machine, connecting may take longer than the bound of a call.
 		if timeout := net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() || retry.Sleep(ctx, retry.Jitter(10*time.Millisecond, try)) != nil {
 			client.Close()
 			return nil, fmt.Errorf("connecting to %s: %w", target, err)
@@ -96,10 +94,10 @@ func OnCluster(rawURL string) bool {
 	return strings.HasSuffix(strings.ToLower(scheme), "+cluster")
 }
 
-// LogRedis redirects the messages of this process's Redis clients from standard
-// error to log, at the level Debug. Most of them report failed dials, which the
-// failed calls report too. All clients of a process share one log, the one that was set
-// last. The first call must come before OpenRedis; later ones may come at any time.
+// LogRedis redirects the messages of this process's Redis clients from standard error to log, at
+// the level Debug. Most messages report failed dials, which the failed calls report too. All
+// clients of a process share the log that was set last. The first call must come before OpenRedis.
+// Later calls may come at any time.
 func LogRedis(log *slog.Logger) {
 	redisLog.Store(log)
 	installRedisLog()
@@ -166,7 +164,7 @@ func addresses(hosts []string, port string) ([]string, error) {
 	for i, host := range hosts {
 		u, err := url.Parse("//" + host)
 		if err != nil || u.Hostname() == "" || u.User != nil {
-			return nil, errors.New("its hosts are not host:port") // not quoted: the text may contain the password
+			return nil, errors.New("its hosts are not host:port") // the text is not quoted, because it may contain the password
 		}
 		hosts[i] = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 	}
@@ -286,7 +284,7 @@ func clusterRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClien
 	}), "Redis Cluster at " + strings.Join(nodes, ", "), nil
 }
 
-// parameters returns the URL's query and rejects parameters that are not known.
+// parameters returns the URL's query and rejects unknown parameters.
 func parameters(u *url.URL, known ...string) (url.Values, error) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -313,7 +311,7 @@ func tlsConfig(secure bool, query url.Values) (*tls.Config, error) {
 		return nil, nil
 	}
 	// The dialler sets the server name to the host of the node.
-	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: skip}, nil // skip is what the URL asks for
+	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: skip}, nil // skip is set only if the URL requires it
 }
 
 // noRetryDialer returns a dialler whose connections never make the cluster

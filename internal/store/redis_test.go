@@ -160,8 +160,8 @@ func TestOpenRedis_Password(t *testing.T) {
 type faultyProxy struct {
 	testenv.Proxy
 	cut         atomic.Bool
-	cuts        atomic.Int64 // answers lost so far
-	silenceNext atomic.Bool  // the next connection gives no answer
+	cuts        atomic.Int64 // number of answers lost so far
+	silenceNext atomic.Bool  // the next connection gets no answer
 }
 
 func newFaultyProxy(t testing.TB, redis string) *faultyProxy {
@@ -194,9 +194,9 @@ func newFaultyProxy(t testing.TB, redis string) *faultyProxy {
 	return p
 }
 
-// TestLostConnection_LooksFinal checks that the client cannot take the error of a lost
-// connection for one to send commands again after, whether it was reading or writing: of a
-// pipeline that was written in part, the first commands may have run.
+// TestLostConnection_LooksFinal checks that the client does not treat the error of a lost
+// connection as one after which commands are sent again, in reads or in writes. If a pipeline was
+// written in part, its first commands may have run.
 func TestLostConnection_LooksFinal(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -256,10 +256,10 @@ func TestOpenRedis_LostAnswerIsNotSentTwice(t *testing.T) {
 		for name, call := range calls {
 			t.Run(name, func(t *testing.T) {
 				ctx := t.Context()
-				// The answer that is lost may be one to what the client sends before, on a new
-				// connection: then the command has not run.
+				// The lost answer may belong to a command that the client sends first on a new
+				// connection. Then the tested command has not run.
 				testenv.Await(t, "the answer to the command is lost", func() bool {
-					// A client of a cluster asks for its slots after an error, at the same time.
+					// After an error, a cluster client requests the slots at the same time.
 					testenv.Await(t, "the client works, and has a second connection", func() bool {
 						var calls errgroup.Group
 						for range 4 {

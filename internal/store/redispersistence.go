@@ -7,9 +7,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// QueueWarning says which queued orders the client's server may lose, as a sentence
-// for a log. It is empty if the server writes every order to disk before it answers.
-// The client must not be one of a cluster, which cannot queue.
+// QueueWarning describes the queued orders that the client's server may lose, as a sentence for a
+// log. It is empty if the server writes every order to disk before it answers. The client must not
+// be that of a cluster, which cannot queue.
 func QueueWarning(ctx context.Context, client redis.UniversalClient) string {
 	var (
 		address   string
@@ -29,16 +29,15 @@ func QueueWarning(ctx context.Context, client redis.UniversalClient) string {
 	return fmt.Sprintf("Redis at %s %s; with appendonly yes and appendfsync always it loses none", address, loses)
 }
 
-// persistence is what a server reports of its persistence. An empty field could not
-// be read.
+// persistence has a server's settings of persistence. An empty field could not be read.
 type persistence struct {
 	appendOnly string // yes or no
 	sync       string // appendfsync: always, everysec or no
 	snapshots  string // yes or no
 }
 
-// readPersistence reads the settings with CONFIG GET. Managed servers often forbid
-// it: then INFO says at least whether there is an append-only file.
+// readPersistence reads the settings with CONFIG GET. Managed servers often forbid it. INFO then at
+// least says whether there is an append-only file.
 func readPersistence(ctx context.Context, node *redis.Client) (p persistence) {
 	p.appendOnly, _ = setting(ctx, node, "appendonly")
 	p.sync, _ = setting(ctx, node, "appendfsync")
@@ -56,7 +55,7 @@ func readPersistence(ctx context.Context, node *redis.Client) (p persistence) {
 	return p
 }
 
-// setting reads one setting of the server. ok is false if the server does not say.
+// setting reads one setting of the server. ok is false if the server does not return it.
 func setting(ctx context.Context, node *redis.Client, name string) (value string, ok bool) {
 	settings, err := node.ConfigGet(ctx, name).Result()
 	if err != nil {
@@ -66,8 +65,8 @@ func setting(ctx context.Context, node *redis.Client, name string) (value string
 	return value, ok
 }
 
-// loses says what is lost, as the end of a sentence about the server. It is empty if
-// nothing is.
+// loses describes the loss, as the end of a sentence about the server. It is empty if there is
+// none.
 func (p persistence) loses() string {
 	switch {
 	case p.appendOnly == "yes" && p.sync == "always":

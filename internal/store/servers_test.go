@@ -13,8 +13,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// forEachSQL runs the test on every kind of database. Each run has an empty
-// database of its own.
+// forEachSQL runs the test on every kind of database. Each run has its own empty database.
 func forEachSQL(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
 	for _, d := range testenv.AllVersions(testenv.Databases()) {

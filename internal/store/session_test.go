@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestSession_StatesWhatItReliesOn checks that global variables of the server do
-// not change the meaning of the ledger's statements.
+// TestSession_StatesWhatItReliesOn checks that global variables of the server do not change the
+// meaning of the ledger's statements.
 func TestSession_StatesWhatItReliesOn(t *testing.T) {
 	t.Parallel()
 	t.Run("MariaDB", func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestSession_StatesWhatItReliesOn(t *testing.T) {
 	})
 }
 
-// checkSession checks everything that the ledger relies on in a session.
+// checkSession checks every session setting on which the ledger relies.
 func checkSession(t *testing.T, dbURL string) {
 	t.Helper()
 	s := migrated(t, dbURL)

@@ -12,14 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// OpenSessions returns a pool for sessions that hold locks, at a mysql:// or
-// postgres:// URL as OpenSQL takes it. It does not connect yet. The sessions have
-// none of the ledger's bounds, so each statement needs a context that ends. The pool
-// keeps no idle connections: closing a connection ends its session. Each onDial is
-// called with each new connection, below TLS, and with the context of the call that
-// has opened it.
+// OpenSessions returns a pool for sessions that hold locks, at a mysql:// or postgres:// URL as
+// OpenSQL takes it. It does not connect yet. The sessions have none of the ledger's bounds, so each
+// statement needs a context that ends. The pool keeps no idle connections: closing a connection
+// ends its session. Each onDial is called with each new connection, below TLS, and with the context
+// of the call that has opened it.
 //
-// ErrBadURL: the URL is invalid, or names another database.
+// It returns ErrBadURL if the URL is invalid, or names another database.
 func OpenSessions(rawURL string, onDial ...func(context.Context, net.Conn)) (*sql.DB, error) {
 	connector, err := sessionConnector(rawURL, onDial)
 	if err != nil {
@@ -30,10 +29,10 @@ func OpenSessions(rawURL string, onDial ...func(context.Context, net.Conn)) (*sq
 	return pool, nil
 }
 
-// dialFunc is what both drivers dial with.
+// dialFunc is the type of the dial functions of both drivers.
 type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// reporting returns a dialFunc that calls each onDial.
+// reporting returns a dialFunc that calls each onDial with every new connection.
 func reporting(dial dialFunc, onDial []func(context.Context, net.Conn)) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
@@ -67,7 +66,7 @@ func mysqlSessionConnector(u *url.URL, hosts []string, onDial []func(context.Con
 		return nil, err
 	}
 	config.ReadTimeout, config.WriteTimeout = 0, 0
-	config.MultiStatements = true // safe: no statement contains a caller's text
+	config.MultiStatements = true // safe, because no statement contains a caller's text
 	config.DialFunc = reporting(new(net.Dialer).DialContext, onDial)
 	return mysqlConnector(config)
 }

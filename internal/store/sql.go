@@ -19,12 +19,11 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
-// Bounds of every session with the ledger's database. A waiter outlives the
-// idle transaction it waits for, so that one stopped instance costs the others
-// one wait and no error.
+// Bounds of every session with the ledger's database. A lock wait is longer than an idle
+// transaction may last. So a stopped instance delays each of the others once, and causes no error.
 const (
-	lockWait        = 3 * time.Second // for a row lock
-	idleTransaction = 2 * time.Second // then the server ends the session
+	lockWait        = 3 * time.Second // wait for a row lock
+	idleTransaction = 2 * time.Second // after this time, the server ends the session
 	ioTimeout       = 10 * time.Second
 	longStatement   = 5 * time.Minute // see LongStatements
 	connectTimeout  = 5 * time.Second
@@ -39,16 +38,16 @@ type SQL struct {
 	pool      *sql.DB
 	dialect   sqltx.Dialect
 	engine    sqlEngine
-	version   string // what version() returns; empty for SQLite
-	hasServer bool   // which can fall silent
-	target    string // what error messages call it
+	version   string // text of version(); empty for SQLite
+	hasServer bool   // the database has a server, which can stop answering
+	target    string // name of the database in error messages
 	pooled    bool   // a pooler stands between PostgreSQL and this process
 	// unsynced means that the URL lets SQLite commit before the disk has the commit.
 	unsynced bool
-	// migrations opens a migration driver with a connection of its own, free
-	// of the sessions' bounds. The connection is closed when ctx ends.
+	// migrations opens a migration driver on a separate connection without the sessions' bounds.
+	// The connection is closed when ctx ends.
 	migrations func(ctx context.Context) (migrationDriver, error)
-	silence    time.Duration // migrationSilence
+	silence    time.Duration // normally migrationSilence
 }
 
 // OpenSQL connects to the database at the URL:
@@ -57,21 +56,20 @@ type SQL struct {
 //	postgres://user:password@host:port/name?parameter=value
 //	sqlite:///path/to/file?_pragma=name(value)
 //
-// Of several hosts, separated by commas, each new connection uses the first one that
+// The URL may have several hosts, separated by commas. Each new connection uses the first one that
 // accepts writes.
 //
-// User, password, host and name are percent-decoded. The query goes to the driver;
-// for MySQL it names driver parameters and session variables. It overrides the
-// bounds set here, except the settings that reading our own rows depends on. A
-// missing SQLite file is created, and only its owner can read it.
+// User, password, host and name are percent-decoded. The query goes to the driver; for MySQL it
+// names driver parameters and session variables. It overrides the bounds set here, but not the
+// settings on which reading our own rows depends. A missing SQLite file is created, and only its
+// owner can read it.
 //
-// Sessions run at READ COMMITTED. A lock wait is bounded to 3 s, an idle
-// transaction to 2 s (MySQL has no such bound, and ends a session that is silent
-// for 10 s), a silent connection to 10 s. There are at most 32 connections (4
-// to SQLite). The first must be established within 5 s.
+// Sessions run at READ COMMITTED. A lock wait is bounded to 3 s, an idle transaction to 2 s, and a
+// silent connection to 10 s. MySQL has no bound for idle transactions, and ends a session that is
+// silent for 10 s. There are at most 32 connections (4 to SQLite). The first must be established
+// within 5 s.
 //
-// Errors name the host and the problem, never the password. ErrBadURL: the URL
-// is invalid.
+// Errors name the host and the problem, never the password. An invalid URL gives ErrBadURL.
 func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
 	u, hosts, err := parseDatabase(rawURL)
 	if err != nil {
@@ -96,18 +94,18 @@ func OpenSQL(ctx context.Context, rawURL string) (*SQL, error) {
 	return s, err
 }
 
-// parseDatabase parses the URL of a database, which may have several hosts. The URL that
-// it returns has the first one.
+// parseDatabase parses the URL of a database, which may have several hosts. The returned URL has
+// only the first host.
 func parseDatabase(rawURL string) (u *url.URL, hosts []string, err error) {
-	if !strings.Contains(rawURL, "://") { // unknownScheme says what is missing
+	if !strings.Contains(rawURL, "://") { // unknownScheme explains the error
 		u, err = parseURL(rawURL)
 		return u, nil, err
 	}
 	return parseHosts(rawURL)
 }
 
-// hostTimeout bounds the time in which one of n hosts must accept a connection. Opening a
-// database connects twice, and asks all hosts in turn within connectTimeout.
+// hostTimeout bounds the time in which one of n hosts must accept a connection. Opening a database
+// connects twice, and tries all hosts in turn within connectTimeout.
 func hostTimeout(n int) time.Duration {
 	if n == 1 {
 		return connectTimeout
@@ -143,8 +141,8 @@ func CheckSQL(rawURL string) error {
 	return err
 }
 
-// OpenSQLToInspect is OpenSQL for a command that changes nothing: it opens a SQLite file
-// read-only, as it is. fs.ErrNotExist: there is no such file.
+// OpenSQLToInspect is OpenSQL for a command that changes nothing: it opens a SQLite file read-only.
+// It returns fs.ErrNotExist if there is no such file.
 func OpenSQLToInspect(ctx context.Context, rawURL string) (*SQL, error) {
 	if u, err := parseURL(rawURL); err == nil && u.Scheme == "sqlite" {
 		return inspectedSQLite(ctx, u)
@@ -152,11 +150,11 @@ func OpenSQLToInspect(ctx context.Context, rawURL string) (*SQL, error) {
 	return OpenSQL(ctx, rawURL)
 }
 
-// CheckFile returns an error if the URL names a SQLite file that does not exist.
-// fs.ErrNotExist: OpenSQL would create it. Commands that are of no use without one do not
-// open it.
+// CheckFile returns an error if the URL names a SQLite file that does not exist. The error wraps
+// fs.ErrNotExist. Commands that are useless without the file call CheckFile, because OpenSQL would
+// create it.
 func CheckFile(rawURL string) error {
-	if u, err := parseURL(rawURL); err == nil && u.Scheme == "sqlite" { // OpenSQL says what is wrong with a URL
+	if u, err := parseURL(rawURL); err == nil && u.Scheme == "sqlite" { // OpenSQL reports errors of the URL
 		if _, err := os.Stat(u.Path); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("opening SQLite file %s: %w", u.Path, fileProblem(u.Path, err))
 		}
@@ -212,9 +210,8 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 	return s, nil
 }
 
-// connect proves that the database answers. Processes that open a new SQLite file at
-// the same moment all switch it to a write-ahead log, and SQLite answers BUSY to all
-// but one of them without waiting.
+// connect proves that the database answers. Processes that open a new SQLite file at the same time
+// all switch it to a write-ahead log. SQLite answers BUSY to all but one of them without waiting.
 func (s *SQL) connect(ctx context.Context) error {
 	for try := 1; ; try++ {
 		err := s.pool.PingContext(ctx)
@@ -249,7 +246,7 @@ func (s *SQL) Close() error {
 	return nil
 }
 
-// Target says what the pool is connected to, with no secret in it.
+// Target describes the database that the pool is connected to, without secrets.
 func (s *SQL) Target() string { return s.target }
 
 // LedgerID returns the ID that the migration gave this ledger. The keys of a gate
@@ -270,6 +267,6 @@ func (s *SQL) pairs(ctx context.Context, query string) ([][2]string, error) {
 	return sqltx.ReadAll(ctx, s.Ledger(), func(pair *[2]string) []any { return []any{&pair[0], &pair[1]} }, query)
 }
 
-// LogTo has slow statements logged to log instead of slog's default logger.
-// Call it before the pool is used.
+// LogTo sends slow statements to log instead of slog's default logger. Call it before the pool is
+// used.
 func (s *SQL) LogTo(log *slog.Logger) { s.db.Logger = sqltx.SlowLog(log) }

@@ -87,14 +87,14 @@ func TestOpenSQL_Unreachable(t *testing.T) {
 	}
 }
 
-// TestOpenSQL_SilentHost checks that OpenSQL stops waiting for a host that does not
-// answer, and says so.
+// TestOpenSQL_SilentHost checks that OpenSQL stops waiting for a host that does not answer, and
+// reports that.
 func TestOpenSQL_SilentHost(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes five seconds")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // this host accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestOpenSQL_QueryWins(t *testing.T) {
 				t.Errorf("%s: %q, want %q", query, got, want)
 			}
 		}
-		// The URL cannot change what reading rows relies on: times are times in UTC.
+		// The URL cannot change the settings for reading rows: times are in UTC.
 		if err := s.MigrateUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -228,8 +228,7 @@ func TestOpenSQL_QueryWins(t *testing.T) {
 	})
 }
 
-// TestOpenSQL_NoLockWait checks that MariaDB skips locked rows although the URL says that
-// no session waits for a lock.
+// TestOpenSQL_NoLockWait checks that MariaDB skips locked rows even if the URL disables lock waits.
 func TestOpenSQL_NoLockWait(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, testenv.MariaDB(t)+"?innodb_lock_wait_timeout=0")
@@ -256,9 +255,9 @@ func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
 				run(t, holder, statement)
 				defer holder.Rollback()
 
-				const update = "UPDATE stock SET available = 7 WHERE sku = 'a'" // it fails if it waits for longer than lockWait
+				const update = "UPDATE stock SET available = 7 WHERE sku = 'a'" // fails if the update waits for longer than lockWait
 				for late := 0; late < 3 && s.DB().Exec(update).Error != nil; late++ {
-					t.Log("the server is late") // it has a second more than it should need
+					t.Log("the server is late") // the limit is a second longer than needed
 				}
 				run(t, s.DB(), update)
 				if err := holder.Exec("UPDATE stock SET available = 9 WHERE sku = 'a'").Error; err == nil {
@@ -269,7 +268,7 @@ func TestOpenSQL_IdleTransactionEnds(t *testing.T) {
 	}
 }
 
-// TestLedgerID_OneRow checks that a table ledger without a row, or with several, has no ID:
+// TestLedgerID_OneRow checks that a table ledger without a row, or with several, has no ID, because
 // two instances could use different ones.
 func TestLedgerID_OneRow(t *testing.T) {
 	t.Parallel()
@@ -320,7 +319,7 @@ func TestLedgerID_NewWithEachMigration(t *testing.T) {
 	})
 }
 
-// TestSchema_Rows checks what the service relies on in the tables: order, letter
+// TestSchema_Rows checks the properties of the tables on which the service relies: order, letter
 // case, checks and counts of affected rows.
 func TestSchema_Rows(t *testing.T) {
 	t.Parallel()
@@ -342,7 +341,7 @@ func TestSchema_Rows(t *testing.T) {
 			t.Errorf("sorted %q, want %q", sorted, skus)
 		}
 
-		run(t, s.DB(), "UPDATE stock SET available = -5 WHERE sku = 'a'") // no check forbids it
+		run(t, s.DB(), "UPDATE stock SET available = -5 WHERE sku = 'a'") // allowed, because no check forbids it
 		if err := s.DB().Exec("UPDATE stock SET total = -1 WHERE sku = 'a'").Error; !sqltx.IsStatementError(err) {
 			t.Errorf("a negative total: error %v", err)
 		}
@@ -384,8 +383,7 @@ func checkRoundTrip(t *testing.T, s *SQL) {
 	}
 }
 
-// TestSlowLog_OnlySlowStatementsWithoutValues checks the log that a database has
-// unless LogTo names another.
+// TestSlowLog_OnlySlowStatementsWithoutValues checks the default log of a database, without LogTo.
 func TestSlowLog_OnlySlowStatementsWithoutValues(t *testing.T) {
 	var out bytes.Buffer
 	before := slog.Default()

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	sqliteConnections = 4 // there is one writer at a time; the others read
+	sqliteConnections = 4 // one connection can write at a time; the others read
 	sqliteBusy        = 5 * time.Second
 	// sqliteLock makes a transaction take the one write lock when it begins.
 	// SQLite has no row locks, and a transaction that asks for the write lock
@@ -52,15 +52,15 @@ func sqliteQuery(u *url.URL) (url.Values, error) {
 // weakSync matches pragmas with which a commit may not survive a power loss.
 var weakSync = regexp.MustCompile(`(?i)^\s*synchronous\s*(\(|=)\s*'?(off|normal|0|1)\b`)
 
-// inspectedSQLite opens the file read-only. Of the URL's query, it looks only at what
-// matters for durability.
+// inspectedSQLite opens the file read-only. It reads only the parameters of the URL's query that
+// matter for durability.
 func inspectedSQLite(ctx context.Context, u *url.URL) (*SQL, error) {
 	query, err := sqliteQuery(u)
 	if err != nil {
 		return nil, err
 	}
 	s := &SQL{dialect: sqltx.SQLite, engine: recogniseSQL(sqltx.SQLite, ""), target: "SQLite file " + u.Path, unsynced: slices.ContainsFunc(query["_pragma"], weakSync.MatchString)}
-	file, err := os.Open(u.Path) // SQLite's own error does not say what is wrong
+	file, err := os.Open(u.Path) // SQLite's own error does not name the cause
 	if err != nil {
 		return nil, s.failed("opening", fileProblem(u.Path, err))
 	}
@@ -77,8 +77,8 @@ func inspectedSQLite(ctx context.Context, u *url.URL) (*SQL, error) {
 	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: sqltx.SQLitePool(s.pool, sqliteLock)})
 }
 
-// fileProblem returns why the file cannot be opened, without its path. A missing folder is
-// no fs.ErrNotExist: it is not created, as a missing file is.
+// fileProblem returns why the file cannot be opened, without its path. A missing folder is not
+// fs.ErrNotExist, because OpenSQL creates a missing file but not a missing folder.
 func fileProblem(path string, err error) error {
 	if _, missing := os.Stat(filepath.Dir(path)); errors.Is(missing, fs.ErrNotExist) {
 		return errors.New("its folder does not exist")
@@ -125,12 +125,12 @@ func sqliteDSN(path, synchronous string, busy time.Duration, query url.Values) s
 	if !parameters.Has("_txlock") {
 		parameters.Set("_txlock", sqliteLock)
 	}
-	parameters.Del("_time_format") // the driver would pass over _txlock
+	parameters.Del("_time_format") // the driver would ignore _txlock
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + parameters.Encode()
 }
 
-// OverSQLite returns db, which is a SQLite file, over other connections to that
-// file. Tests inject faults into their driver.
+// OverSQLite returns db, which must be a SQLite file, on other connections to that file. Tests
+// inject faults into the driver of these connections.
 func OverSQLite(db *gorm.DB, connections *sql.DB) *gorm.DB {
 	over := db.Session(&gorm.Session{NewDB: true})
 	over.Config.ConnPool = sqltx.SQLitePool(connections, sqliteLock)

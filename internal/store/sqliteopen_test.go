@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestOpenSQL_SQLiteFileIsBusy checks that OpenSQL waits if another process has a new
-// SQLite file locked, instead of answering BUSY: the file is switched to a write-ahead
-// log when it is opened, and SQLite does not wait for that.
+// TestOpenSQL_SQLiteFileIsBusy checks that OpenSQL waits if another process has locked a new SQLite
+// file, instead of returning BUSY. Opening switches the file to a write-ahead log, and SQLite does
+// not wait for that.
 func TestOpenSQL_SQLiteFileIsBusy(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.SQLite(t)

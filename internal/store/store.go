@@ -1,8 +1,7 @@
-// Package store opens the service's stores, each from one URL: the ledger's
-// database (MySQL or MariaDB, PostgreSQL, SQLite) and the gate's Redis (single,
-// Sentinel, Cluster). It also opens an embedded pair that needs no server. It
-// bounds every wait on the stores, migrates the database's schema, classifies
-// database errors by the drivers' error codes, and watches the Redis masters
+// Package store opens the service's stores, each from one URL: the ledger's database (MySQL or
+// MariaDB, PostgreSQL, SQLite) and the gate's Redis (single, Sentinel, Cluster). It also opens an
+// embedded pair that needs no server. It bounds every wait on the stores, migrates the database's
+// schema, and classifies database errors by the drivers' error codes. It watches the Redis masters
 // for events that may have lost writes.
 package store
 
@@ -19,13 +18,13 @@ var ErrBadURL = errors.New("not a usable URL")
 // redacted replaces a secret in a URL.
 const redacted = "xxxxx"
 
-// Redact returns the URL with its secrets replaced: the password, and the
-// values of query parameters whose names contain a word such as "password" or
-// "key". In a malformed URL it may replace more than the secrets.
+// Redact returns the URL with its secrets replaced: the password, and the values of query
+// parameters whose names contain a word such as "password" or "key". In a malformed URL it may
+// replace more.
 func Redact(rawURL string) string {
 	scheme, rest, ok := strings.Cut(rawURL, "://")
 	if !ok {
-		if strings.ContainsAny(rawURL, ":@=") { // an unknown notation may contain a password anywhere
+		if strings.ContainsAny(rawURL, ":@=") { // in an unknown notation, a password may be anywhere
 			return redacted
 		}
 		return rawURL
@@ -64,8 +63,8 @@ func isSecret(name string) bool {
 	return false
 }
 
-// parseURL parses a URL. It replaces the parser's own error, which quotes a
-// part of the URL that may contain the password.
+// parseURL parses a URL. It replaces the parser's own error, because that error quotes a part of
+// the URL that may contain the password.
 func parseURL(rawURL string) (*url.URL, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {

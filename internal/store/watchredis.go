@@ -12,18 +12,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// WatchRedis calls changed whenever a master of the client may have lost writes
-// unnoticed: after a restart, after a failover, and after a change of its role
-// or replication ID. It polls the masters at the interval every, and also after
-// each new connection of the client, until ctx ends. Calls of changed do not
-// overlap.
+// WatchRedis calls changed whenever a master of the client may have lost writes unnoticed: after a
+// restart, after a failover, and after a change of its role or replication ID. It polls the masters
+// at the interval every, and also after each new connection of the client, until ctx ends. Calls of
+// changed do not overlap.
 //
-// A master that cannot be reached is compared with its last known state when it
-// answers again. A master that has not answered since the start counts
-// as changed at its first answer. A server without a run ID (the embedded Redis) is
-// not watched.
+// A master that could not be reached is compared with its last known state when it answers again. A
+// master that has never answered counts as changed at its first answer. A server without a run ID
+// (the embedded Redis) is not watched.
 //
-// WatchRedis adds a hook to the client that stays: call it once for a client.
+// WatchRedis adds a hook to the client that cannot be removed, so call it once for a client.
 func WatchRedis(ctx context.Context, client redis.UniversalClient, every time.Duration, changed func()) {
 	connected := make(chan struct{}, 1)
 	watchDials(ctx, client, connected)
@@ -55,8 +53,8 @@ type watch struct {
 // and then a master again.
 type identity struct{ runID, role, replicationID string }
 
-// poll reads the identities of the masters, stores them as known, and reports
-// whether any differs from before.
+// poll reads the identities of the masters, stores them as known, and reports whether any of them
+// has changed.
 func (w *watch) poll(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
@@ -65,7 +63,7 @@ func (w *watch) poll(ctx context.Context) bool {
 		current     = make(map[string]identity)
 		unreachable = make(map[string]bool)
 	)
-	_ = eachMaster(ctx, w.client, func(ctx context.Context, node *redis.Client) error { // an error: no master has ever been known
+	_ = eachMaster(ctx, w.client, func(ctx context.Context, node *redis.Client) error { // an error means that no master has ever been known
 		id, err := identify(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
@@ -143,8 +141,8 @@ func eachMaster(ctx context.Context, client redis.UniversalClient, f func(contex
 	return fmt.Errorf("a %T has no known masters", client)
 }
 
-// askMasters calls ask as eachMaster does, and returns the answers in any order. If some
-// calls fail, err is the error of one of them.
+// askMasters calls ask for every master, as eachMaster does, and returns the answers in any order.
+// If some calls fail, err is the error of one of them.
 func askMasters[T any](ctx context.Context, client redis.UniversalClient, ask func(context.Context, *redis.Client) (T, error)) (answers []T, err error) {
 	var mu sync.Mutex
 	err = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
@@ -169,7 +167,7 @@ func watchDials(ctx context.Context, client redis.UniversalClient, connected cha
 		return
 	}
 	c.OnNewNode(func(node *redis.Client) { node.AddHook(hook) })
-	_ = c.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error { // the nodes known before OnNewNode
+	_ = c.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error { // the nodes that were known before OnNewNode
 		node.AddHook(hook)
 		return nil
 	})

@@ -16,10 +16,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// watched is a WatchRedis that runs.
+// watched is a running WatchRedis.
 type watched struct {
-	calls atomic.Int64 // of changed
-	asked atomic.Int64 // masters that were asked for their identity, and answered or failed
+	calls atomic.Int64 // number of calls of changed
+	asked atomic.Int64 // number of identity requests that were answered or failed
 }
 
 // watchRedis runs WatchRedis until the test ends. It returns once a master was asked.
@@ -58,11 +58,10 @@ func (w *watched) countQuestions(ctx context.Context, cmds []redis.Cmder, run fu
 	return err
 }
 
-// waitPoll waits until a poll that begins now, or later, has ended with all that
-// follows from it.
+// waitPoll waits until a poll that begins now, or later, and its consequences have ended.
 func (w *watched) waitPoll(t testing.TB) {
 	t.Helper()
-	const masters = 3 // at most
+	const masters = 3 // maximum number of masters
 	after := w.asked.Load() + masters + masters
 	testenv.Await(t, "another poll has run", func() bool { return w.asked.Load() > after })
 }
@@ -162,7 +161,7 @@ func TestWatchRedis_SentinelFailover(t *testing.T) {
 	}
 	testenv.Await(t, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
 	before := w.calls.Load()
-	servers.Master.Restart() // it comes back as a replica: no master changes
+	servers.Master.Restart() // the old master returns as a replica, so no master changes
 	w.checkNoCalls(t)
 	if w.calls.Load() != before {
 		t.Error("the return of the old master counts as a change")
@@ -196,11 +195,11 @@ func TestWatchRedis_Cluster(t *testing.T) {
 	})
 	testenv.Await(t, "the failover is noticed", func() bool { return w.calls.Load() >= 1 })
 	waitAgreed(t, nodes[1:])
-	w.waitPoll(t) // until then, the client may ask a node that does not know of the failover yet
+	w.waitPoll(t) // until then, the client may ask a node that has not noticed the failover yet
 	w.checkNoCalls(t)
 
-	nodes[0].Restart()   // believes that it is a master until the others answer
-	waitAgreed(t, nodes) // that it is a replica
+	nodes[0].Restart()   // the node keeps the role of a master until the others answer
+	waitAgreed(t, nodes) // true once the others have told the node that it is a replica
 	w.waitPoll(t)
 	w.checkNoCalls(t)
 	before := w.calls.Load()
@@ -238,8 +237,8 @@ func waitAgreed(t testing.TB, nodes []*testenv.RedisServer) {
 	})
 }
 
-// TestWatchRedis_Unanswered checks that a master that did not answer, and is the same as
-// before, has not changed: otherwise a slow answer would make every count stale.
+// TestWatchRedis_Unanswered checks that a master that did not answer for a while, and is unchanged,
+// does not count as changed. Otherwise a slow answer would make every count stale.
 func TestWatchRedis_Unanswered(t *testing.T) {
 	t.Parallel()
 	w := watch{client: openedRedis(t, testenv.Redis(t)), timeout: time.Minute}

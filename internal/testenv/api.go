@@ -28,7 +28,7 @@ type APIServer struct {
 // listening matches what a program prints when it listens: cmd/api logs it as JSON.
 var listening = regexp.MustCompile(`(?:listening on |"msg":"serving",.*"url":")(https?://[^\s"]+)`)
 
-// anyCertificate is a client for the question whether a program is ready.
+// anyCertificate is a client that checks whether a program is ready, and accepts any certificate.
 var anyCertificate = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 
 // API builds cmd/api, starts it with these arguments on a free port, and waits
@@ -38,9 +38,8 @@ func API(t T, args ...string) *APIServer {
 	return Serve(t, "./cmd/api", args...)
 }
 
-// Serve is API for any program of this module that has the flag --listen, prints
-// "listening on http://host:port" or https, or logs it as cmd/api does, and answers
-// GET /readyz.
+// Serve is API for any program of this module. The program must have the flag --listen, print
+// "listening on http://host:port" (or https), or log it as cmd/api does, and answer GET /readyz.
 func Serve(t T, pkg string, args ...string) *APIServer {
 	t.Helper()
 	return ServeFile(t, Build(t, pkg), args...)
@@ -99,7 +98,7 @@ func Build(t T, pkg string, args ...string) (file string) {
 // URL returns http://host:port, or https.
 func (s *APIServer) URL() string { return s.url }
 
-// healthy returns nil if the URL is answered with 200.
+// healthy returns nil if a GET of the URL is answered with 200.
 func healthy(ctx context.Context, visitor *http.Client, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -141,8 +140,8 @@ func (s *APIServer) Wait() int {
 	return code
 }
 
-// raceFlags are the flags of go build for the race detector, as in the Makefile,
-// which says what they exclude and why.
+// raceFlags are the flags of go build for the race detector, as in the Makefile, which explains
+// them.
 var raceFlags = []string{"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false"}
 
 // build builds a program of this module and returns its path. It uses the race
@@ -172,8 +171,8 @@ func build(pkg string, more []string) (string, error) {
 	}
 	command := exec.Command("go", append(append(args, more...), pkg)...)
 	command.Dir = root
-	// If this process is killed, the go command ends with it. The folder then
-	// contains its temporary files, and the cleaner removes them.
+	// If this process is killed, the go command ends with it. Its temporary files stay in the
+	// folder, and the cleaner removes them.
 	command.Env = append(os.Environ(), "GOTMPDIR="+folder)
 	command.SysProcAttr = &syscall.SysProcAttr{}
 	dieWithParent(command.SysProcAttr, syscall.SIGKILL)
@@ -199,8 +198,8 @@ func restoreBuild(name, program string) {
 	}
 }
 
-// keepBuild keeps the program under the name, in place of an earlier one. Without
-// it, or if the cache is on another file system, the next build links again.
+// keepBuild keeps the program under the name, and replaces an earlier one. If there is no cache, or
+// the cache is on another file system, the next build links again.
 func keepBuild(name, program string) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -213,7 +212,7 @@ func keepBuild(name, program string) {
 	link := filepath.Join(folder, fmt.Sprintf("%s-%d", name, os.Getpid()))
 	if os.Link(program, link) == nil {
 		_ = os.Rename(link, filepath.Join(folder, name))
-		_ = os.Remove(link) // it still exists if both were the same file
+		_ = os.Remove(link) // link still exists if both names were the same file
 	}
 }
 

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Patience bounds every wait of a test for an event. It does not say how long the event
-// may take: what must be fast is a benchmark.
+// Patience bounds every wait of a test for an event. It is not the time that the event may take: a
+// benchmark checks what must be fast.
 const Patience = time.Minute
 
-// maxPoll bounds the pause between two looks at a condition.
+// maxPoll bounds the pause between two checks of a condition.
 const maxPoll = 20 * time.Millisecond
 
 var errNotYet = errors.New("it is not so")
 
-// Await returns as soon as the condition holds. It ends the test if the condition does
-// not hold within [Patience].
+// Await returns as soon as the condition is true. It ends the test if the condition is not true
+// within [Patience].
 func Await(t T, what string, holds func() bool) {
 	t.Helper()
 	AwaitSuccess(t, what, func() error {
@@ -27,9 +27,9 @@ func Await(t T, what string, holds func() bool) {
 	})
 }
 
-// AwaitSuccess returns as soon as try returns nil. It ends the test with the last error if
-// that does not happen within [Patience]. In a test that has failed already it waits at most
-// a second: the event may depend on what failed.
+// AwaitSuccess returns as soon as try returns nil. It ends the test with the last error if that
+// does not happen within [Patience]. In a test that has already failed, it waits at most a second,
+// because the event may depend on the failed step.
 func AwaitSuccess(t T, what string, try func() error) {
 	t.Helper()
 	patience := Patience
@@ -41,9 +41,9 @@ func AwaitSuccess(t T, what string, try func() error) {
 	}
 }
 
-// Poll calls try until it returns nil, and returns its last error once the time is over. It
-// is for checks that return errors, so that a test can show that they convict what is
-// broken: with the time [Patience], or less if the check must fail.
+// Poll calls try until it returns nil. Once the time is over, it returns the last error. It is for
+// checks that return errors, so that a test can show that they detect a fault. Pass [Patience], or
+// less if the check must fail.
 func Poll(patience time.Duration, try func() error) error {
 	deadline := time.Now().Add(patience)
 	for pause := time.Millisecond; ; pause = min(2*pause, maxPoll) {
@@ -56,8 +56,8 @@ func Poll(patience time.Duration, try func() error) error {
 	}
 }
 
-// Receive returns the next value of the channel, or its zero value if the channel is
-// closed. It ends the test if there is none within [Patience].
+// Receive returns the next value of the channel, or its zero value if the channel is closed. It
+// ends the test if no value arrives within [Patience].
 func Receive[V any](t T, what string, from <-chan V) (v V) {
 	t.Helper()
 	timeout := time.NewTimer(Patience)
@@ -74,9 +74,9 @@ func Receive[V any](t T, what string, from <-chan V) (v V) {
 // lock, and for the pause before the next attempt: no test may depend on its length.
 func Dither() { time.Sleep(rand.N(5 * time.Millisecond)) }
 
-// Quiet ends the test if the channel has a value, or gets one within 50 ms. It is for what
-// nothing can show, such as that a request is not answered at all. Where a later event can,
-// a test waits for that: a slow machine makes a fault slow, too, and Quiet does not see it.
+// Quiet ends the test if the channel has a value, or gets one within 50 ms. Use it only where no
+// event can prove the absence, for example that a request is not answered at all. Otherwise wait
+// for a later event: on a slow machine a fault comes late too, and Quiet misses it.
 func Quiet[V any](t T, fault string, from <-chan V) {
 	t.Helper()
 	window := time.NewTimer(50 * time.Millisecond)

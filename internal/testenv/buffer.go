@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer is a buffer that can be read while it is written, as the log of a service or the
+// Buffer is a buffer that can be read while it is written, for example the log of a service or the
 // output of a process. The zero value is empty.
 type Buffer struct {
 	mu   sync.Mutex
@@ -19,14 +19,14 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// String returns what was written.
+// String returns everything that was written.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.text.String()
 }
 
-// Take returns what was written since the last call.
+// Take returns everything that was written since the last call.
 func (b *Buffer) Take() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

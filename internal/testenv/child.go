@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// Child is a process that this one talks to by lines, over the standard input and output
-// of the child. When this process ends, the child and its own children end too.
+// Child is a process that exchanges lines with this one, over the standard input and output of the
+// child. When this process ends, the child and its own children end too.
 //
-// One goroutine at a time may call Line, Read and Close. The other methods are safe for
-// concurrent use with them.
+// One goroutine at a time may call Line, Read and Close. The other methods are safe for concurrent
+// use with them.
 type Child struct {
 	process *process
 	out     *os.File // the child's standard output
 	reader  *bufio.Reader
-	line    string // what Line had read of a line when its context ended
+	line    string // part of a line that Line had read when its context ended
 }
 
 // StartSelf starts this program once more, with these additions to the environment. They
@@ -34,9 +34,8 @@ func StartSelf(environment ...string) (*Child, error) {
 	return StartChild([]string{program}, environment...)
 }
 
-// StartChild starts a command, the program first, with these additions to the
-// environment. It runs in the working directory of this process, to whose standard error
-// it writes its own.
+// StartChild starts a command, the program first, with these additions to the environment. The
+// child has the working directory and the standard error of this process.
 func StartChild(command []string, environment ...string) (*Child, error) {
 	out, childOut, err := os.Pipe()
 	if err != nil {
@@ -63,8 +62,8 @@ func (c *Child) Send(line string) error {
 	return nil
 }
 
-// Line returns the next line that the child prints, without its end. After the last one,
-// the error is io.EOF. If ctx ends before the line is complete, a later call returns it.
+// Line returns the next line that the child prints, without its end. After the last line, the error
+// is io.EOF. If ctx ends before the line is complete, a later call returns it.
 func (c *Child) Line(ctx context.Context) (string, error) {
 	expired := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -88,7 +87,7 @@ func (c *Child) Line(ctx context.Context) (string, error) {
 	return line, nil
 }
 
-// Read reads what the child prints after the last line that Line returned.
+// Read reads the child's output after the last line that Line returned.
 func (c *Child) Read(p []byte) (int, error) { return c.reader.Read(p) }
 
 // Stop stops the child with SIGSTOP. When Stop returns, none of its threads runs.
@@ -97,20 +96,19 @@ func (c *Child) Stop() error { return c.process.stop() }
 // Cont continues a stopped child.
 func (c *Child) Cont() error { return c.process.cont() }
 
-// Kill kills the child with SIGKILL and waits until it has ended. What it has printed can
-// still be read.
+// Kill kills the child with SIGKILL and waits until it has ended. Its output can still be read.
 func (c *Child) Kill() error { return c.process.kill() }
 
-// Close closes the child's standard input, discards what it still prints, and waits until
-// it has ended. It kills a child that has not ended a minute after its output has.
+// Close closes the child's standard input, discards the rest of its output, and waits until it has
+// ended. It kills a child that is still alive a minute after its output has ended.
 func (c *Child) Close() error {
-	_ = c.process.stdin.Close() // it is closed already if the child has ended
+	_ = c.process.stdin.Close() // stdin is closed already if the child has ended
 	_, _ = io.Copy(io.Discard, c.reader)
 	defer c.out.Close()
 	if _, err := c.process.wait(maxExit); err != nil {
 		return errors.Join(err, c.process.kill())
 	}
-	return c.process.kill() // of a process that has ended, it takes note
+	return c.process.kill() // if the process has ended, kill only records that
 }
 
 // End kills the child, if it still runs, and closes it.

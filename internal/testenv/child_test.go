@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestChild talks to a shell by lines and by bytes. A line whose wait was given up while
-// half of it had come is not lost.
+// TestChild exchanges lines and bytes with a shell. A line must not be lost if the wait for it was
+// given up after half of it had arrived.
 func TestChild(t *testing.T) {
 	t.Parallel()
 	c, err := testenv.StartChild([]string{"/bin/sh", "-c", `
@@ -52,7 +52,7 @@ func TestChild(t *testing.T) {
 	}
 	expect("after")
 	send("unread")
-	if err := c.Close(); err != nil { // the loop ends with its input
+	if err := c.Close(); err != nil { // the loop of the child ends when its input ends
 		t.Error(err)
 	}
 	if _, err := c.Line(t.Context()); err == nil {
@@ -60,7 +60,7 @@ func TestChild(t *testing.T) {
 	}
 }
 
-// TestChildKilled checks that what a killed child has printed can be read, up to its end.
+// TestChildKilled checks that the whole output of a killed child can be read.
 func TestChildKilled(t *testing.T) {
 	t.Parallel()
 	c, err := testenv.StartChild([]string{"/bin/sh", "-c", "echo first; echo last; read line"})
@@ -74,7 +74,7 @@ func TestChildKilled(t *testing.T) {
 	if err := c.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	for err == nil { // it may have been killed before it printed the last line
+	for err == nil { // the child may have been killed before it printed the last line
 		_, err = c.Line(t.Context())
 	}
 	if !errors.Is(err, io.EOF) {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// curatorPackages are the Debian packages of the Java compiler, of Curator and of what
-// Curator needs.
+// curatorPackages are the Debian packages of the Java compiler, of Curator and of Curator's
+// dependencies.
 const curatorPackages = "default-jdk-headless libcurator-recipes-java libcurator-framework-java libcurator-client-java " +
 	"libzookeeper-java libnetty-java libguava-java libslf4j-java"
 

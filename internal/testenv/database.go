@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	_ "github.com/go-sql-driver/mysql" // the driver "mysql" of database/sql
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx" of database/sql
+	_ "github.com/go-sql-driver/mysql" // registers the driver "mysql" of database/sql
+	_ "github.com/jackc/pgx/v5/stdlib" // registers the driver "pgx" of database/sql
 )
 
 // The programs of the database servers.
@@ -28,13 +28,13 @@ var (
 	postgresFolders = "/usr/lib/postgresql/*/bin"
 )
 
-// postgres18Folders are where scripts/test-servers.sh installs PostgreSQL 18, and where a
-// distribution does.
+// postgres18Folders are the folders where scripts/test-servers.sh or a distribution installs
+// PostgreSQL 18.
 var postgres18Folders = []string{"/usr/local/lib/postgresql/18/bin", "/usr/lib/postgresql/18/bin"}
 
 // postgresBuild is a PostgreSQL of some version.
 type postgresBuild struct {
-	kind     string // names its data folders
+	kind     string // part of the names of its data folders
 	programs func(dependency) (path string, err error)
 }
 
@@ -89,12 +89,12 @@ func SQLite(t T) string {
 
 // Database is a kind of database that a ledger can use.
 type Database struct {
-	Name string           // names subtests
+	Name string           // name of the subtests
 	URL  func(t T) string // returns the URL of a new, empty database
 }
 
-// Patient returns the URL with a longer bound for idle transactions: a test pauses inside of
-// one, and a busy machine takes long until it goes on.
+// Patient returns the URL with a longer bound for idle transactions. Use it if the test pauses
+// inside a transaction: on a busy machine the pause may be long.
 func Patient(t T, dbURL string) string {
 	t.Helper()
 	u, err := url.Parse(dbURL)
@@ -120,8 +120,8 @@ func Databases() []Database {
 	return append(NetworkDatabases(), Database{"SQLite", SQLite})
 }
 
-// Chosen returns the databases of these names, or all of them in a thorough run. It is for a
-// test of which other tests make the same calls on the databases that it leaves out.
+// Chosen returns the databases of these names, or all of them in a thorough run. Use it in a test
+// if other tests make the same calls on the databases that it leaves out.
 func Chosen(all []Database, names ...string) []Database {
 	if Thorough() {
 		return all
@@ -129,8 +129,8 @@ func Chosen(all []Database, names ...string) []Database {
 	return slices.DeleteFunc(slices.Clone(all), func(d Database) bool { return !slices.Contains(names, d.Name) })
 }
 
-// AllVersions returns these kinds of database, which PostgreSQL is one of, and in a thorough
-// run PostgreSQL 18 too. It is for the tests that say what a database must do for the ledger.
+// AllVersions returns these kinds of database, which must include PostgreSQL. In a thorough run it
+// adds PostgreSQL 18. It is for tests of what a database must do for the ledger.
 func AllVersions(kinds []Database) []Database {
 	if !Thorough() {
 		return kinds
@@ -138,8 +138,8 @@ func AllVersions(kinds []Database) []Database {
 	return append(kinds, Database{"PostgreSQL 18", Postgres18})
 }
 
-// freshDatabase creates a database on the shared server, or on the server that
-// the variable names. There it drops the database when the test ends.
+// freshDatabase creates a database on the shared server, or on the server that the variable names.
+// On the latter it drops the database when the test ends.
 func freshDatabase(t T, kind, variable string, start func() (*DatabaseServer, error)) string {
 	t.Helper()
 	if admin := os.Getenv(variable); admin != "" {
@@ -163,7 +163,7 @@ func freshDatabase(t T, kind, variable string, start func() (*DatabaseServer, er
 // Restart.
 type DatabaseServer struct {
 	Server
-	admin string // the URL of the administrator, without a database
+	admin string // URL of the administrator, without a database
 	url   string
 	port  *port
 }
@@ -285,19 +285,19 @@ func newPostgres(path, folder string, port *port, owner *owner, args ...string) 
 	args = append([]string{
 		path, "-D", filepath.Join(folder, "data"), "-c", "listen_addresses=127.0.0.1", "-c", fmt.Sprintf("port=%d", port.number),
 		"-c", "unix_socket_directories=" + folder, "-c", "max_connections=400",
-		"-c", "dynamic_shared_memory_type=mmap", // in the data folder: in /dev/shm a killed server would leave it
+		"-c", "dynamic_shared_memory_type=mmap", // in the data folder, because in /dev/shm a killed server would leave it behind
 	}, args...)
 	s := &DatabaseServer{
 		Server: newServer("PostgreSQL", folder, args), port: port, admin: "postgres://postgres@" + port.addr(),
 	}
 	s.process.owner = owner
-	s.process.endSignal = syscall.SIGINT // after SIGKILL its children would go on
+	s.process.endSignal = syscall.SIGINT // after SIGKILL its children would keep running
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
 	return s
 }
 
-// databasePlace is newPlace with a new data folder in the folder, as a copy of the template.
-// Creating a data folder from scratch takes seconds.
+// databasePlace is newPlace with a new data folder, which is a copy of the template. Creating a
+// data folder from scratch takes seconds.
 func databasePlace(kind string, owner *owner, install func(data string) *exec.Cmd) (folder string, p *port, err error) {
 	template, err := templateFolder(kind, owner, install)
 	if err != nil {
@@ -335,7 +335,7 @@ func templateFolder(kind string, owner *owner, install func(data string) *exec.C
 	cmd.Dir = "/"
 	cmd.SysProcAttr = owner.attributes()
 	if kind == "mariadb" {
-		cmd.SysProcAttr.Credential = nil // the program changes the user itself
+		cmd.SysProcAttr.Credential = nil // the program changes its user itself
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", cmd.Path, err, out)

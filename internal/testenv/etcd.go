@@ -64,7 +64,7 @@ func OwnEtcdCluster(t T, args ...string) []*EtcdServer {
 		member.process.args = append(member.process.args, args...)
 		members = append(members, member)
 	}
-	starts := make(chan error) // a member answers when a majority of them runs
+	starts := make(chan error) // a member answers only when a majority of the members runs
 	for _, member := range members {
 		member.joins(members)
 		go func() { starts <- member.start() }()

@@ -24,8 +24,8 @@ func OwnGalera(t T) []*DatabaseServer {
 	group, increments, transfers := freeAddresses(t), freeAddresses(t), freeAddresses(t)
 	nodes := make([]*DatabaseServer, galeraNodes)
 	for n := range nodes {
-		// A node that is silent for as long as suspect_timeout is expelled, and the others
-		// answer nothing until then. On a busy machine, a healthy node is silent for seconds.
+		// A node that is silent for suspect_timeout is expelled, and until then the others answer
+		// nothing. On a busy machine, a healthy node may be silent for seconds.
 		args := []string{
 			"--wsrep-on=ON", "--wsrep-provider=" + galera.file, "--wsrep-cluster-address=gcomm://" + strings.Join(group, ","),
 			"--wsrep-node-address=" + group[n], "--wsrep-sst-method=rsync", "--wsrep-sst-receive-address=" + transfers[n],

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestWithGoRun kills the parent of a program. If the parent's name is that of the
-// go command, the program must end. If not, the program must not watch it.
+// TestWithGoRun kills the parent of a program. If the parent has the name of the go command, the
+// program must end. Otherwise the program must not watch it.
 func TestWithGoRun(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -19,8 +19,8 @@ func TestWithGoRun(t *testing.T) {
 	}
 	for name, want := range map[string]string{"go": "watching: true", "shell": "watching: false"} {
 		t.Run(name, func(t *testing.T) {
-			// A link, and not a script: a file just written cannot be run while a
-			// process that another test starts still has it open.
+			// Use a link and not a script: a file just written cannot be run while a process that
+			// another test starts still has it open.
 			shell := filepath.Join(t.TempDir(), name)
 			if err := os.Symlink("/bin/sh", shell); err != nil {
 				t.Fatal(err)

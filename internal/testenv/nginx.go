@@ -93,7 +93,7 @@ func startNginx(files map[string]string, environment []string) (*NginxServer, er
 	s := &NginxServer{folder: folder, port: port, Server: newServer("nginx", folder, []string{
 		path, "-p", folder, "-c", filepath.Join(folder, "nginx.conf"), "-e", "stderr", "-g", "daemon off;",
 	})}
-	s.process.endSignal = syscall.SIGTERM // after SIGKILL its workers would go on
+	s.process.endSignal = syscall.SIGTERM // after SIGKILL its workers would keep running
 	s.process.env = slices.Concat(os.Environ(), environment)
 	s.answers = func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", port.addr())

@@ -14,8 +14,8 @@ import (
 
 var patroni = dependency{"patroni", "patroni", ""}
 
-// patroniConfig is the configuration of a node, with few seconds for everything.
-// synchronous_mode makes Patroni promote only a standby that has every commit.
+// patroniConfig is the configuration of a node, with short timeouts. synchronous_mode makes Patroni
+// promote only a standby that has every commit.
 const patroniConfig = `scope: holdfast
 name: node%[1]d
 restapi: {listen: %[2]s, connect_address: %[2]s}
@@ -44,9 +44,9 @@ postgresql:
 watchdog: {mode: "off"}
 `
 
-// PatroniNode is a PostgreSQL and the Patroni that manages it.
+// PatroniNode is a PostgreSQL server and the Patroni that manages it.
 type PatroniNode struct {
-	*DatabaseServer // Patroni; the PostgreSQL is no child of it
+	*DatabaseServer // process of Patroni; the PostgreSQL is not a child of it
 	data            string
 	rest            *port
 }
@@ -64,7 +64,7 @@ func OwnPatroni(t T) (primary, standby *PatroniNode) {
 		t.Cleanup(nodes[n].discard)
 		check(t, "Patroni", nodes[n].start())
 	}
-	primary, standby = nodes[0], nodes[1] // the first has initialised the cluster before the other has started
+	primary, standby = nodes[0], nodes[1] // the first node must initialise the cluster before the other starts
 	check(t, "Patroni", await(maxStart, func(ctx context.Context) error {
 		return onDatabase(ctx, primary.admin, "SELECT 1 / (count(*) FILTER (WHERE sync_state = 'sync')) FROM pg_stat_replication")
 	}))
@@ -108,7 +108,7 @@ func newPatroniNode(n int, etcd string) (*PatroniNode, error) {
 		data:           filepath.Join(folder, "data"), rest: rest,
 	}
 	node.process.owner = owner
-	node.process.endSignal = syscall.SIGTERM // Patroni then stops its PostgreSQL
+	node.process.endSignal = syscall.SIGTERM // on SIGTERM, Patroni stops its PostgreSQL
 	node.answers = func(ctx context.Context) error { return onDatabase(ctx, node.admin, "SELECT 1") }
 	return node, nil
 }
@@ -120,8 +120,7 @@ func (n *PatroniNode) Kill() {
 	must(n.killPostgres())
 }
 
-// killPostgres kills the PostgreSQL of the node, which Patroni has started as a process of
-// its own.
+// killPostgres kills the PostgreSQL of the node, which runs as a separate process.
 func (n *PatroniNode) killPostgres() error {
 	text, err := os.ReadFile(filepath.Join(n.data, "postmaster.pid"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -133,7 +132,7 @@ func (n *PatroniNode) killPostgres() error {
 		return fmt.Errorf("the process ID of PostgreSQL is %q", line)
 	}
 	if command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)); !strings.Contains(string(command), n.data) {
-		return nil // it has ended, and another process may have its ID
+		return nil // PostgreSQL has ended, and another process may have its ID
 	}
 	ids := append([]int{id}, descendants(id)...)
 	for _, id := range ids {

@@ -18,27 +18,27 @@ import (
 // maxExit bounds the time that a process takes to end or to stop.
 const maxExit = time.Minute
 
-// maxOutput bounds how much of a program's output is read back, in bytes.
+// maxOutput bounds the bytes that are read back of a program's output.
 const maxOutput = 16 << 20
 
 // process is a program started by this package, with the child processes that it
 // starts. Its methods are safe for concurrent use; they run one at a time.
 type process struct {
 	name      string
-	args      []string // the program first
+	args      []string // the program, then its arguments
 	dir       string
 	env       []string       // nil: the environment of this process
 	owner     *owner         // nil: the user of this process
-	endSignal syscall.Signal // the kernel sends it when this process ends
-	log       string         // the file of its output; "": the standard error of this process
-	piped     bool           // its standard input stays open until this process ends
-	stdout    *os.File       // its standard output instead of the log; nil: none
+	endSignal syscall.Signal // signal that the kernel sends to the program when this process ends
+	log       string         // file of the program's output; "": the standard error of this process
+	piped     bool           // the program's standard input stays open until this process ends
+	stdout    *os.File       // receives the program's standard output instead of the log; nil: the log
 
 	mu      sync.Mutex
 	cmd     *exec.Cmd
-	stdin   io.WriteCloser // if piped
+	stdin   io.WriteCloser // set if piped is
 	exited  chan struct{}  // closed when the program has ended
-	stopped []int          // the process IDs under SIGSTOP
+	stopped []int          // IDs of the processes under SIGSTOP
 }
 
 // owner is the user that a program runs as.
@@ -94,7 +94,7 @@ func (p *process) start() error {
 	}
 	if p.piped {
 		var err error
-		if p.stdin, err = p.cmd.StdinPipe(); err != nil { // Wait closes it, or the end of this process
+		if p.stdin, err = p.cmd.StdinPipe(); err != nil { // Wait closes stdin, or the end of this process does
 			return err
 		}
 	}
@@ -111,8 +111,7 @@ func (p *process) start() error {
 	return nil
 }
 
-// running returns nil while the program runs, and then an error that says how it
-// ended.
+// running returns nil while the program runs, and afterwards an error that says how it ended.
 func (p *process) running() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,8 +123,8 @@ func (p *process) running() error {
 	}
 }
 
-// wait waits until the program has ended, for limit at most, and returns its exit
-// code: -1 if a signal ended it. Other methods can run meanwhile.
+// wait waits until the program has ended, for limit at most, and returns its exit code, or -1 if a
+// signal ended it. Other methods can run meanwhile.
 func (p *process) wait(limit time.Duration) (exitCode int, err error) {
 	p.mu.Lock()
 	cmd, exited := p.cmd, p.exited
@@ -155,7 +154,7 @@ func (p *process) kill() error {
 	if p.hasEnded() {
 		return nil
 	}
-	// The parent first: it must not react to the end of its children.
+	// Kill the parent first, because it must not react to the end of its children.
 	ids := append([]int{p.cmd.Process.Pid}, descendants(p.cmd.Process.Pid)...)
 	_ = p.cmd.Process.Kill()
 	for _, id := range ids[1:] {
@@ -164,7 +163,7 @@ func (p *process) kill() error {
 	if err := p.waitEnded(maxExit); err != nil {
 		return err
 	}
-	return Poll(maxExit, func() error { // they are no children of this process: nothing signals their end
+	return Poll(maxExit, func() error { // they are not children of this process, so no event signals their end
 		for _, id := range ids[1:] {
 			if !ended(id) {
 				return fmt.Errorf("process %d of %s has not ended %v after SIGKILL", id, p.name, maxExit)
@@ -225,7 +224,7 @@ func (p *process) stop() error {
 	if p.hasEnded() {
 		return fmt.Errorf("stopping %s: it has ended", p.name)
 	}
-	// The parent first: then it starts no more children.
+	// Stop the parent first, so that it starts no more children.
 	if err := stopOne(p.cmd.Process.Pid); err != nil {
 		return err
 	}
@@ -246,7 +245,7 @@ func stopOne(id int) error {
 	if err := syscall.Kill(id, syscall.SIGSTOP); err != nil {
 		return err
 	}
-	return Poll(maxExit, func() error { // nothing signals that a thread has stopped
+	return Poll(maxExit, func() error { // no event signals that a thread has stopped
 		if !isStopped(id) {
 			return fmt.Errorf("process %d has not stopped %v after SIGSTOP", id, maxExit)
 		}

@@ -38,8 +38,8 @@ func descendants(id int) []int {
 	return found[1:]
 }
 
-// statFields returns the fields of a stat file, beginning with the third one: the
-// state. The second one, the program's name, may contain spaces and brackets.
+// statFields returns the fields of a stat file, beginning with the third one, the state. The second
+// field, the program's name, may contain spaces and brackets.
 func statFields(path string) [][]byte {
 	stat, err := os.ReadFile(path)
 	if err != nil {

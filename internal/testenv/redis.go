@@ -110,9 +110,9 @@ func ping(ctx context.Context, addr string) error {
 	return err
 }
 
-// deadAfter returns how long the servers of a cluster, or Sentinels, miss a server before
-// they count it as dead. On a busy machine a healthy server may miss a second, so this is
-// as long as a test can wait if the test lets a server fail, and much longer otherwise.
+// deadAfter returns how long a server may not answer before its cluster, or the Sentinels, consider
+// it dead. If the test lets a server fail, this is as long as a test can wait. Otherwise it is much
+// longer, because a healthy server on a busy machine may not answer for a second.
 func deadAfter(fails bool) time.Duration {
 	if fails {
 		return 3 * time.Second
@@ -157,7 +157,7 @@ func startCluster(replicas int) (*RedisClusterServers, error) {
 	c := &RedisClusterServers{}
 	create := []string{"--cluster", "create"}
 	for range 3 + 3*replicas {
-		bus, err := newPort() // the default, port+10000, is in the range of outgoing connections
+		bus, err := newPort() // the default bus port, port+10000, is in the range of outgoing connections
 		if err != nil {
 			return nil, err
 		}
@@ -169,7 +169,7 @@ func startCluster(replicas int) (*RedisClusterServers, error) {
 		c.Nodes = append(c.Nodes, node)
 		create = append(create, node.Addr())
 	}
-	// A cluster is created sooner with a short timeout than with the one that it gets then.
+	// A short timeout speeds up the creation of a cluster; the final timeout is set afterwards.
 	create = append(create, "--cluster-replicas", fmt.Sprint(replicas), "--cluster-yes")
 	if out, err := exec.Command(cli, create...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("redis-cli --cluster create: %w: %s", err, out)
@@ -220,11 +220,11 @@ func (r *RedisSentinels) URL() string {
 	return "redis+sentinel://" + strings.Join(addrs, ",") + "/mymaster"
 }
 
-// Detach makes the replica replicate from an address where no server listens. The
-// replica then misses all later writes, and they are lost if the master is killed
-// and the replica promoted. (A replica that is only stopped would read them from
-// its socket.) When Detach returns, the master has lost its replica. The Sentinels
-// reattach the replica after a while, so write and kill the master at once.
+// Detach makes the replica replicate from an address where no server listens. The replica then
+// misses all later writes. They are lost if the master is killed and the replica promoted. (A
+// replica that is only stopped would read them from its socket.) When Detach returns, the master
+// has lost its replica. The Sentinels reattach the replica after a while, so write and kill the
+// master at once.
 func (r *RedisSentinels) Detach() {
 	ctx, cancel := context.WithTimeout(context.Background(), maxExit)
 	defer cancel()

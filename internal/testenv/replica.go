@@ -10,8 +10,8 @@ import (
 // Replica is a MariaDB that replicates another, and is read-only.
 type Replica struct{ *DatabaseServer }
 
-// OwnMariaDBPair starts a MariaDB for this test, and a replica. A COMMIT on the primary
-// waits until the replica has received it, and nobody sees its rows before.
+// OwnMariaDBPair starts a MariaDB for this test, and a replica. A COMMIT on the primary waits until
+// the replica has received it. The rows of the COMMIT are not visible before.
 func OwnMariaDBPair(t T) (primary *DatabaseServer, replica Replica) {
 	t.Helper()
 	semiSync := []string{"--log-bin=binlog", "--binlog-format=ROW", "--rpl-semi-sync-slave-enabled=ON",
@@ -42,7 +42,7 @@ func OwnMariaDBPair(t T) (primary *DatabaseServer, replica Replica) {
 	return primary, replica
 }
 
-// Promote makes the replica a primary without a replica, once it has all that it has
+// Promote makes the replica a primary without a replica, once it has applied everything that it has
 // received.
 func (r Replica) Promote() {
 	run := func(statement string) { must(onDatabase(context.Background(), r.admin, statement)) }

@@ -10,7 +10,7 @@ import (
 // panic with a [Failure] if they fail, because the test would prove nothing.
 type Server struct {
 	process *process
-	answers func(ctx context.Context) error // nil once the server is ready
+	answers func(ctx context.Context) error // reports whether the server answers; nil once it is ready
 }
 
 func newServer(name, folder string, args []string) Server {
@@ -59,7 +59,7 @@ func (s *Server) Restart() {
 // Output returns the output of the server, at most its last 16 MiB.
 func (s *Server) Output() string { return s.process.output() }
 
-// Failure is what a method of a server panics with.
+// Failure is the value with which a method of a server panics.
 type Failure struct{ Err error }
 
 // Error says what failed.

@@ -1,25 +1,22 @@
-// Package testenv starts real servers for tests and benchmarks: Redis, Redis
-// Cluster, Redis with Sentinels, MariaDB with and without a replica, Galera,
-// PostgreSQL with and without a standby, Patroni, PgBouncer, nginx, ZooKeeper, etcd
-// and the service itself. Servers listen on free ports of 127.0.0.1 below 32768 and
-// use temporary folders.
+// Package testenv starts real servers for tests and benchmarks: Redis, Redis Cluster, Redis with
+// Sentinels, MariaDB with and without a replica, Galera, PostgreSQL with and without a standby,
+// Patroni, PgBouncer, nginx, ZooKeeper, etcd and the service itself. Servers listen on free ports
+// of 127.0.0.1 below 32768 and use temporary folders.
 //
-// [Redis], [MariaDB] and similar functions return the URL of a server that all
-// tests of the process share. The first call starts it. Each call for a database
-// creates an empty one. [OwnRedis], [OwnMariaDB] and similar functions start a
-// server for one test, which may kill, stop and restart it. The server ends with
-// the test.
+// [Redis], [MariaDB] and similar functions return the URL of a server that all tests of the process
+// share. The first call starts it. Each call for a database creates an empty one. [OwnRedis],
+// [OwnMariaDB] and similar functions start a server for one test, which may kill, stop and restart
+// it. The server ends with the test.
 //
 // A package whose tests use testenv needs
 //
 //	func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 //
-// On Linux, servers and folders are removed even if the process is killed or has
-// no such TestMain. On other systems only Main and the end of a test stop
-// servers.
+// On Linux, servers and folders are removed even if the process is killed or has no such TestMain.
+// On other systems only Main and the end of a test stop servers.
 //
-// These environment variables name running servers to share instead. There, each
-// call for a database creates one and drops it when the test ends:
+// These environment variables name running servers to share instead. There, each call for a
+// database creates one and drops it when the test ends:
 //
 //	HOLDFAST_TEST_REDIS           redis://host:port/0
 //	HOLDFAST_TEST_REDIS_CLUSTER   redis+cluster://h1:p1,h2:p2,h3:p3
@@ -30,15 +27,15 @@
 //	HOLDFAST_TEST_ZOOKEEPER       host:port
 //	HOLDFAST_TEST_ETCD            host:port
 //
-// HOLDFAST_TEST_FOLDER names the folder for the files of the servers, instead of
-// the one for temporary files. make test names one in memory if there is room:
-// servers start and write much faster there.
+// HOLDFAST_TEST_FOLDER names the folder for the files of the servers, which is otherwise the one
+// for temporary files. make test names a folder in memory if there is room, because servers start
+// and write much faster there.
 //
-// HOLDFAST_TEST_THOROUGH=1 makes tests run all that they have. Without it, some of
-// them run a part that finds most faults in little time. See [Thorough].
+// HOLDFAST_TEST_THOROUGH=1 makes tests run completely. Without it, some tests run only a part that
+// finds most faults in little time. See [Thorough].
 //
-// A test whose server is not installed is skipped with a message that says what
-// to install. With CI=true or HOLDFAST_NO_SKIP=1 it fails.
+// A test whose server is not installed is skipped with a message that says what to install. With
+// CI=true or HOLDFAST_NO_SKIP=1 it fails.
 package testenv
 
 import (
@@ -57,8 +54,8 @@ import (
 	"time"
 )
 
-// Thorough reports whether tests must run everything, as .ci/run demands. A test that
-// otherwise runs less says what it leaves out.
+// Thorough reports whether tests must run everything, as .ci/run requires. A test that otherwise
+// runs less says what it leaves out.
 func Thorough() bool { return os.Getenv("HOLDFAST_TEST_THOROUGH") == "1" }
 
 // maxStart bounds the time from a server's start to its first answer.
@@ -93,13 +90,13 @@ func Run(do func(t T) error) error {
 	return cmp.Or(Part(do), env.close())
 }
 
-// Part calls do on a new goroutine, in a program that is not a test. It returns do's error,
-// or that of a call of this package, or of a [Server], that failed. Before it returns, Part
-// stops the servers that do started for itself.
+// Part calls do on a new goroutine, in a program that is not a test. It returns do's error, or the
+// error of a failed call of this package or of a [Server]. Before it returns, Part stops the
+// servers that do started.
 func Part(do func(t T) error) error {
 	p := &program{}
 	done := make(chan struct{})
-	go func() { // Fatalf ends the goroutine
+	go func() { // Fatalf ends this goroutine
 		defer close(done)
 		defer p.cleanUp()
 		defer func() {
@@ -141,7 +138,7 @@ func (p *program) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// fail keeps the first error.
+// fail stores the first error.
 func (p *program) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,13 +172,13 @@ type environment struct {
 	shared sharedServers
 
 	mu      sync.Mutex
-	folder  string      // contains all other folders but those of programs; "" before open
+	folder  string      // contains all other folders except those of programs; "" before open
 	builds  string      // contains the folders of programs
 	starter chan func() // one locked thread runs the functions sent to it
 	cleaner *cleaner
 	running map[*process]bool
 	stopped map[*process][]int // the IDs of processes under SIGSTOP
-	folders int                // created so far, for their names
+	folders int                // number of folders created so far, for their names
 }
 
 // open creates folder, starter and cleaner if they do not exist. The caller holds
@@ -199,7 +196,7 @@ func (e *environment) open() error {
 		os.RemoveAll(folder)
 		return err
 	}
-	if err := os.Chmod(folder, 0o755); err != nil { // some servers run as another user
+	if err := os.Chmod(folder, 0o755); err != nil { // needed because some servers run as another user
 		return err
 	}
 	cleaner, err := newCleaner(folder, builds)
@@ -211,9 +208,8 @@ func (e *environment) open() error {
 	e.folder, e.builds, e.cleaner, e.starter = folder, builds, cleaner, make(chan func())
 	e.running, e.stopped = make(map[*process]bool), make(map[*process][]int)
 	go func(starts <-chan func()) {
-		// The kernel sends a child its death signal when the thread that started
-		// it ends, even if the process goes on. So this thread starts all children
-		// and ends only at close.
+		// The kernel sends a child its death signal when the thread that started it ends, even if
+		// the process continues. So this thread starts all children and ends only at close.
 		runtime.LockOSThread()
 		for start := range starts {
 			start()
@@ -295,9 +291,9 @@ func (e *environment) ended(p *process) {
 	e.setStopped(p, nil)
 }
 
-// setStopped records the process IDs of p that are under SIGSTOP, and tells the
-// cleaner: a stopped process does not react to the signal that ends it with its
-// parent. The caller holds mu.
+// setStopped records the process IDs of p that are under SIGSTOP, and reports them to the cleaner.
+// A stopped process does not react to the signal that should end it with its parent. The caller
+// holds mu.
 func (e *environment) setStopped(p *process, ids []int) {
 	if len(e.stopped[p]) == 0 && len(ids) == 0 {
 		return
@@ -338,7 +334,7 @@ func (e *environment) close() error {
 // them, and removes the folders.
 type cleaner struct {
 	cmd   *exec.Cmd
-	input *os.File // its end starts the cleaning; each line replaces the list of stopped processes
+	input *os.File // closing input starts the clean-up; each line replaces the list of stopped processes
 }
 
 const cleanerScript = `
@@ -359,8 +355,8 @@ func newCleaner(folder, builds string) (*cleaner, error) {
 	defer stdin.Close()
 	cmd := exec.Command("/bin/sh", "-c", cleanerScript, "sh", folder, builds)
 	cmd.Dir, cmd.Stdin = "/", stdin
-	cmd.Env = append(os.Environ(), "PATH=/usr/bin:/bin:"+os.Getenv("PATH")) // the caller's may lack rm and sleep
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                   // an interrupt at the terminal does not reach it
+	cmd.Env = append(os.Environ(), "PATH=/usr/bin:/bin:"+os.Getenv("PATH")) // the caller's PATH may lack rm and sleep
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                   // an interrupt at the terminal does not reach the cleaner
 	if err := cmd.Start(); err != nil {
 		input.Close()
 		return nil, err
@@ -480,9 +476,8 @@ func check(t T, what string, err error) {
 	}
 }
 
-// lookPath returns the path of an installed program. It also searches these
-// folders, which may be patterns, and the folders of administrators, because the
-// PATH of a user often lacks them.
+// lookPath returns the path of an installed program. It also searches these folders, which may be
+// patterns, and the administrators' folders, which are often not in a user's PATH.
 func lookPath(d dependency, folders ...string) (string, error) {
 	if path, ok := lookIn(d.file, append(folders, "/usr/sbin", "/usr/local/sbin")...); ok {
 		return path, nil
@@ -494,8 +489,8 @@ func lookPath(d dependency, folders ...string) (string, error) {
 	return path, nil
 }
 
-// lookIn returns the path of a program in the first of these folders, which may be patterns,
-// that has it.
+// lookIn returns the path of a program in the first of these folders that contains it. A folder may
+// be a pattern.
 func lookIn(program string, folders ...string) (path string, ok bool) {
 	for _, pattern := range folders {
 		found, _ := filepath.Glob(filepath.Join(pattern, program))
@@ -509,7 +504,7 @@ func lookIn(program string, folders ...string) (path string, ok bool) {
 	return "", false
 }
 
-// programs lists what the servers need that are named after their main program.
+// programs lists the dependencies of the servers that are named after their main program.
 var programs = map[string][]dependency{
 	"redis-server": {redisServer},
 	"mariadbd":     {mariadbd, mariadbInstall},

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		watching := ctx != context.Background()
 		fmt.Println("watching:", watching)
 		if watching {
-			bounded, cancel := context.WithTimeout(ctx, testenv.Patience) // nobody else ends this process if the test has failed
+			bounded, cancel := context.WithTimeout(ctx, testenv.Patience) // nothing else ends this process if the test has failed
 			defer cancel()
 			if <-bounded.Done(); ctx.Err() != nil {
 				fmt.Println("ended")
@@ -207,7 +207,7 @@ func TestServers(t *testing.T) {
 	for _, test := range []struct {
 		name, kind string
 		url, next  func(testenv.T) string
-		shared     bool // next returns the same URL
+		shared     bool // whether the next call returns the same URL
 	}{
 		{"Redis", "redis", testenv.Redis, testenv.Redis, true},
 		{"RedisCluster", "redis", testenv.RedisCluster, testenv.RedisCluster, true},
@@ -249,8 +249,7 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// TestPostgres18 checks the version of the servers that a thorough run starts beside the
-// default.
+// TestPostgres18 checks the version of the additional servers of a thorough run.
 func TestPostgres18(t *testing.T) {
 	t.Parallel()
 	if !testenv.Thorough() {

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// maxDelayed bounds the pieces of data that one direction of a connection holds while
-// they are delayed.
+// maxDelayed bounds the delayed pieces of data that one direction of a connection holds.
 const maxDelayed = 1024
 
 // Wire is a proxy that simulates network faults and distance.
@@ -19,7 +18,7 @@ type Wire struct {
 	changed *sync.Cond // signals a change of frozen, muted or over
 	frozen  bool
 	muted   bool
-	holding bool // data waits for Thaw
+	holding bool // data is waiting for Thaw
 	over    bool // data is not held back any more
 	delay   time.Duration
 }
@@ -66,7 +65,7 @@ func (w *Wire) Mute() {
 	w.muted = true
 }
 
-// Holding reports whether data has arrived that waits for Thaw.
+// Holding reports whether data is waiting for Thaw.
 func (w *Wire) Holding() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,8 +81,8 @@ func (w *Wire) Thaw() {
 	w.changed.Broadcast()
 }
 
-// Delay delays the data that arrives from now on by d in each direction, so that a
-// round trip takes 2d longer. Many requests can be on their way at once.
+// Delay delays data from now on by d in each direction, so that a round trip takes 2d longer. Many
+// requests can be under way at once.
 func (w *Wire) Delay(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,8 +121,8 @@ func (w *Wire) forward(from, to net.Conn, answers bool) {
 	}
 }
 
-// write writes the pieces when they are due, and closes the connection behind the last
-// one. It drops what cannot be written.
+// write writes the pieces when they are due, and closes the connection after the last one. It drops
+// pieces that it cannot write.
 func (w *Wire) write(to net.Conn, pieces <-chan piece, answers bool) {
 	defer to.Close()
 	var failed error

@@ -83,8 +83,7 @@ maxClientCnxns=0
 	return s, s.start()
 }
 
-// Monitor returns what the server says of itself: a line of a name and a value for each
-// figure.
+// Monitor returns the server's figures, a line with a name and a value for each.
 func (s *ZooKeeperServer) Monitor(ctx context.Context) (string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
 	if err != nil {

@@ -1,10 +1,9 @@
-// Package tracing starts the spans of a trace: of a request, of its parts, of a group
-// of orders and of background work. It needs only the API of OpenTelemetry; package
-// otlp exports what it records.
+// Package tracing starts the spans of a trace: of a request, of its parts, of a group of orders and
+// of background work. It depends only on the API of OpenTelemetry. Package otlp exports the spans.
 //
-// Traces leave the trust of the stores, so a span must not contain a SKU, a buyer, a
-// key, a statement or the text of an error, which may quote any of them. Names and
-// attributes are constants, numbers and order IDs.
+// Traces leave the protected stores. So a span must not contain a SKU, a buyer, a key, a statement
+// or the text of an error, which may quote any of them. Names and attributes are constants, numbers
+// and order IDs.
 package tracing
 
 import (
@@ -22,16 +21,16 @@ import (
 // scope is the instrumentation scope of all spans.
 const scope = "github.com/holdfast-stock/holdfast"
 
-// Tracer starts spans. A nil *Tracer starts none: then each method costs one
-// comparison and no allocation. It is safe for concurrent use.
+// Tracer starts spans. A nil *Tracer starts none, and each of its methods then costs one comparison
+// and no allocation. It is safe for concurrent use.
 type Tracer struct {
 	tracer     trace.Tracer
 	propagator propagation.TraceContext
 	propagate  bool
 }
 
-// New returns a Tracer of the provider. propagate says that the trace of a caller is
-// continued, as its traceparent header asks.
+// New returns a Tracer of the provider. propagate says that the trace in a caller's traceparent
+// header is continued.
 func New(p trace.TracerProvider, propagate bool) *Tracer {
 	return &Tracer{tracer: p.Tracer(scope), propagate: propagate}
 }
@@ -49,8 +48,8 @@ func (t *Tracer) Request(ctx context.Context, h http.Header, method, route strin
 		attribute.String("http.request.method", method), attribute.String("http.route", route)))
 }
 
-// Start starts the span of a part of the work that ctx belongs to. There is none if
-// that work is not recorded.
+// Start starts the span of a part of the work that ctx belongs to. It starts none if that work is
+// not recorded.
 func (t *Tracer) Start(ctx context.Context, name string) (context.Context, Span) {
 	if !t.Of(ctx).Recorded() {
 		return ctx, Span{}
@@ -58,9 +57,9 @@ func (t *Tracer) Start(ctx context.Context, name string) (context.Context, Span)
 	return t.begin(ctx, name)
 }
 
-// Group starts the span of work that is done for several others at once. It is a part
-// of the first of them that is recorded, so that a group of one order is in the trace
-// of the order. It is linked to the others, and all of them to it.
+// Group starts the span of work that is done for several traces at once. The span is a child in the
+// first of them that is recorded, so that a group of one order is in the trace of the order. It is
+// linked to the others, and they to it.
 func (t *Tracer) Group(ctx context.Context, name string, members []Span) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
@@ -91,9 +90,8 @@ func (t *Tracer) Group(ctx context.Context, name string, members []Span) (contex
 	return ctx, group
 }
 
-// Root starts a trace of its own, for work that no request waits for. Its spans begin
-// at start, which may lie in the past: then only work that turned out to be worth a
-// trace gets one.
+// Root starts a separate trace, for work that no request waits for. Its spans begin at start, which
+// may lie in the past. So the caller can decide after the work whether to record it.
 func (t *Tracer) Root(ctx context.Context, name string, start time.Time) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
@@ -101,8 +99,8 @@ func (t *Tracer) Root(ctx context.Context, name string, start time.Time) (contex
 	return t.begin(ctx, name, trace.WithNewRoot(), trace.WithTimestamp(start))
 }
 
-// Parent returns the trace of ctx as a traceparent header, for work that another process
-// does later. It is empty if ctx belongs to none.
+// Parent returns the trace of ctx as a traceparent header, for later work in another process. It is
+// empty if ctx belongs to no trace.
 func (t *Tracer) Parent(ctx context.Context) string {
 	if t == nil || !trace.SpanContextFromContext(ctx).IsValid() {
 		return ""
@@ -112,8 +110,8 @@ func (t *Tracer) Parent(ctx context.Context) string {
 	return carrier.Get("traceparent")
 }
 
-// Continue starts the span of work that belongs to the trace of an earlier request, of
-// which Parent returned parent. It begins a trace if parent is empty or malformed.
+// Continue starts the span of work that belongs to the trace of an earlier request. parent is the
+// result of Parent for that request. Continue begins a new trace if parent is empty or malformed.
 func (t *Tracer) Continue(ctx context.Context, parent, name string) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
@@ -124,13 +122,13 @@ func (t *Tracer) Continue(ctx context.Context, parent, name string) (context.Con
 
 func (t *Tracer) begin(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, Span) {
 	ctx, span := t.tracer.Start(ctx, name, options...)
-	if !span.IsRecording() { // ctx still says which trace it is
+	if !span.IsRecording() { // ctx still names the trace
 		return ctx, Span{}
 	}
 	return ctx, Span{span}
 }
 
-// Of returns the span that ctx belongs to, so that more can be said about it.
+// Of returns the span that ctx belongs to, so that attributes can be added to it.
 func (t *Tracer) Of(ctx context.Context) Span {
 	if t == nil {
 		return Span{}
@@ -141,7 +139,7 @@ func (t *Tracer) Of(ctx context.Context) Span {
 	return Span{}
 }
 
-// Carry returns to, which ends by itself, as a part of the work that from belongs to.
+// Carry returns to, which keeps its own end, as a part of the work that from belongs to.
 func (t *Tracer) Carry(to, from context.Context) context.Context {
 	if t == nil {
 		return to
@@ -166,8 +164,7 @@ func Observe(ctx context.Context, histogram prometheus.Observer, took time.Durat
 // nothing. It is safe for concurrent use.
 type Span struct{ span trace.Span }
 
-// Recorded reports whether the span is recorded. Ask it before you compute a value for
-// an attribute.
+// Recorded reports whether the span is recorded. Call it before you compute a costly attribute.
 func (s Span) Recorded() bool { return s.span != nil }
 
 // Text sets an attribute. value must be a constant or an order's ID: see the package
@@ -185,7 +182,7 @@ func (s Span) Int(name string, value int) {
 	}
 }
 
-// Fail marks the span as failed. kind says why: one of few constants.
+// Fail marks the span as failed. kind names the cause, and must be one of few constants.
 func (s Span) Fail(kind string) {
 	if s.span != nil {
 		s.span.SetAttributes(attribute.String("error.type", kind))

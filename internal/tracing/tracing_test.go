@@ -21,7 +21,7 @@ func tracerOf(s sdk.Sampler) (*tracing.Tracer, *tracetest.SpanRecorder) {
 	return tracing.New(sdk.NewTracerProvider(sdk.WithSampler(s), sdk.WithSpanProcessor(spans)), true), spans
 }
 
-// order does what an order does with its tracer.
+// order makes the calls of an order on its tracer.
 func order(t *tracing.Tracer, h http.Header, seconds prometheus.Observer) {
 	ctx, request := t.Request(context.Background(), h, "POST", "/orders")
 	ctx = t.Carry(context.Background(), ctx)
@@ -83,7 +83,7 @@ func TestNotSampled(t *testing.T) {
 	}
 }
 
-// TestMalformedParent checks that a traceparent header that is not one begins a trace.
+// TestMalformedParent checks that a malformed traceparent header begins a new trace.
 func TestMalformedParent(t *testing.T) {
 	t.Parallel()
 	tracer, spans := tracerOf(sdk.AlwaysSample())
@@ -109,8 +109,8 @@ func TestMalformedParent(t *testing.T) {
 	}
 }
 
-// TestMalformedState checks that a tracestate header that is not one does not end the
-// trace, and that baggage is ignored.
+// TestMalformedState checks that a malformed tracestate header does not end the trace, and that
+// baggage is ignored.
 func TestMalformedState(t *testing.T) {
 	t.Parallel()
 	tracer, spans := tracerOf(sdk.AlwaysSample())
@@ -152,9 +152,9 @@ func exemplars(t *testing.T, h prometheus.Histogram) (n int) {
 	return n
 }
 
-// BenchmarkOrder measures what the traces of one order cost, without the order: none,
-// for an order that is not sampled, and with all its spans, without their export. Each
-// includes the two observations that an order costs anyway, which are measured alone too.
+// BenchmarkOrder measures the cost of one order's traces, without the order: without traces,
+// without sampling, and with all its spans but without their export. Each includes the two
+// observations of an order, which are also measured alone.
 func BenchmarkOrder(b *testing.B) {
 	b.Run("observations alone", func(b *testing.B) {
 		seconds := newHistogram()

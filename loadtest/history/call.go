@@ -1,7 +1,6 @@
-// Package history records every call of a load with its begin and its end. Porcupine, a
-// checker of others, then checks that the answers are those of counters: for each SKU
-// there must be an order of the calls, each at one moment between its begin and its end,
-// that explains all answers.
+// Package history records every call of a load with its begin and its end. The library Porcupine
+// then checks that the answers are those of counters. For each SKU there must be an order of the
+// calls that explains all answers, with each call at one moment between its begin and its end.
 //
 // A history is a file with one JSON object a line: a [Call].
 package history
@@ -17,7 +16,7 @@ import (
 	"github.com/holdfast-stock/holdfast/client"
 )
 
-// Kind says what a call asks for.
+// Kind is the kind of a call.
 type Kind string
 
 // The kinds of calls.
@@ -30,17 +29,17 @@ const (
 	Audit  Kind = "audit"  // GET /stock/{sku}/audit
 	Order  Kind = "order"  // GET /orders/{id}
 	Orders Kind = "orders" // GET /orders?buyer_id=…
-	// Fault is no call: something failed, or was made to fail.
+	// Fault is not a call: something failed, or was made to fail.
 	Fault Kind = "fault"
 )
 
-// Outcome says what the answer to a call means.
+// Outcome is the meaning of the answer to a call.
 type Outcome string
 
 // The outcomes.
 const (
-	Accepted Outcome = "accepted" // the answer is 2xx, but for 202
-	Queued   Outcome = "queued"   // 202: a later Order call says what became of it
+	Accepted Outcome = "accepted" // the answer is 2xx, except 202
+	Queued   Outcome = "queued"   // the answer is 202; a later Order call shows the end of the order
 	// Refused is an answer that says something about the units left: sold-out or
 	// below-sold.
 	Refused Outcome = "refused"
@@ -48,39 +47,39 @@ const (
 	Unknown Outcome = "unknown" // no answer, or one that leaves the outcome open
 )
 
-// Forever is the end of what has no end.
+// Forever is the end of a call or hold that has no end.
 const Forever = math.MaxInt64
 
 // Call is one call and its answer. Fields that do not belong to its kind are empty.
 type Call struct {
-	Who  string `json:"who,omitempty"` // the client that made it
+	Who  string `json:"who,omitempty"` // the client that made the call
 	Call Kind   `json:"call"`
-	// Begin is when the request was sent, and End when the answer had come or was given
-	// up, in nanoseconds since the start of the history, by a clock that is never set.
+	// Begin is when the request was sent, and End when the answer had arrived or was given up. Both
+	// are nanoseconds since the start of the history, by a monotonic clock.
 	Begin   int64   `json:"begin"`
 	End     int64   `json:"end"`
 	Outcome Outcome `json:"outcome"`
 	Status  int     `json:"status,omitempty"`  // HTTP status; 0: no answer
 	Problem string  `json:"problem,omitempty"` // last part of the problem type
 
-	Buyer string        `json:"buyer,omitempty"` // Take, Orders; of an Order, in the answer
-	Key   string        `json:"key,omitempty"`   // Take: the Idempotency-Key
-	Lines []client.Line `json:"lines,omitempty"` // Take; of an Order, in the answer
-	// SKU is the one of a Set or an Audit, and the one that a refused Take names.
+	Buyer string        `json:"buyer,omitempty"` // of a Take and Orders; of an Order, from the answer
+	Key   string        `json:"key,omitempty"`   // of a Take: the Idempotency-Key
+	Lines []client.Line `json:"lines,omitempty"` // of a Take; of an Order, from the answer
+	// SKU is the SKU of a Set or an Audit, or the one that a refused Take names.
 	SKU     string `json:"sku,omitempty"`
-	OrderID string `json:"order,omitempty"` // of the answer to a Take; Cancel, Pay, Refund, Order: the order that is asked for
+	OrderID string `json:"order,omitempty"` // of a Take, from the answer; of Cancel, Pay, Refund and Order, from the request
 	Restock bool   `json:"restock,omitempty"`
 	// Window is how long the order of an answer may wait for its payment, in nanoseconds.
 	Window int64 `json:"window,omitempty"`
-	Total  int64 `json:"total,omitempty"` // Set, Audit
+	Total  int64 `json:"total,omitempty"` // of a Set and an Audit
 
-	OrderStatus client.OrderStatus `json:"order_status,omitempty"` // Order
+	OrderStatus client.OrderStatus `json:"order_status,omitempty"` // of an Order
 	// Steps are the statuses of an Order after pending, the oldest first.
 	Steps []client.OrderStatus `json:"steps,omitempty"`
-	Found []client.Order       `json:"orders,omitempty"` // Orders
+	Found []client.Order       `json:"orders,omitempty"` // of Orders
 
-	Counts *client.Audit `json:"counts,omitempty"` // Audit
-	What   string        `json:"what,omitempty"`   // Fault
+	Counts *client.Audit `json:"counts,omitempty"` // of an Audit
+	What   string        `json:"what,omitempty"`   // of a Fault
 }
 
 // Read reads a history.
@@ -103,7 +102,7 @@ func Read(r io.Reader) (calls []Call, err error) {
 	return calls, lines.Err()
 }
 
-// String says in one line what was asked and answered, with the times in milliseconds.
+// String describes the request and the answer in one line, with the times in milliseconds.
 func (c Call) String() string {
 	at := func(ns int64) string { return fmt.Sprintf("%.3f", time.Duration(ns).Seconds()*1000) }
 	text := fmt.Sprintf("%s..%s ms %s", at(c.Begin), at(c.End), c.Call)

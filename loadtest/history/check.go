@@ -17,28 +17,28 @@ type Decision string
 const (
 	Linearizable    Decision = "linearizable"
 	NotLinearizable Decision = "not linearizable"
-	// Undecided means that the checker gave up at its time limit, or that the history lacks
-	// a read. It is no success.
+	// Undecided means that the checker gave up at its time limit, or that the history lacks a read.
+	// Undecided is not a success.
 	Undecided Decision = "not decided"
 )
 
-// Verdict is what the check found about one SKU.
+// Verdict is the result of the check for one SKU.
 type Verdict struct {
 	SKU      string
 	Decision Decision
-	Why      string // of the last two decisions
-	// Part is the shortest part that cannot be explained, from a moment at which no call was
+	Why      string // reason for the last two decisions
+	// Part is the shortest part that cannot be explained, beginning at a moment without a call
 	// under way. Total and Left are the counts at that moment.
 	Part        []Call
 	Total, Left int64
-	Calls       int // about the SKU
+	Calls       int // number of calls about the SKU
 }
 
 // Options are those of a check.
 type Options struct {
 	// Timeout bounds the search through one part of a history, between two moments at rest.
 	Timeout time.Duration
-	// Memory is how old a refusal may be: a service with --sold-out-memory may refuse from
+	// Memory is the maximum age of a refusal: a service with --sold-out-memory may refuse from
 	// memory for that long.
 	Memory time.Duration
 }
@@ -54,18 +54,18 @@ func Check(calls []Call, o Options) (all []Verdict) {
 
 // sale is an order that holds its units from a moment between begin and end.
 type sale struct {
-	id         string // empty: no answer and no read named it
+	id         string // empty if no answer and no read named the order
 	buyer      string
 	lines      []client.Line
 	begin, end int64
-	answered   *Call // the 201 or 202; nil: its answer was lost
-	maybe      bool  // nothing says whether there is such an order
+	answered   *Call // the 201 or 202; nil if its answer was lost
+	maybe      bool  // it is unknown whether the order exists
 	returns    []change
-	fault      string // what is wrong with it
-	missing    string // what the history lacks to decide
+	fault      string // a contradiction about the order
+	missing    string // what the history lacks for a decision
 }
 
-// clockMargin allows for a database whose clock runs faster than the recorder's.
+// clockMargin allows for the database's clock running faster than the recorder's.
 const clockMargin = int64(100 * time.Millisecond)
 
 // expires returns the earliest moment at which the order may expire.
@@ -76,16 +76,16 @@ func (s *sale) expires() int64 {
 	return max(s.begin, s.begin+s.answered.Window-clockMargin)
 }
 
-// change gives an order's units back, or takes them again: units is 1 or -1 for each unit
-// of the order.
+// change returns an order's units, or takes them again. units is 1 or -1 for each unit of the
+// order.
 type change struct {
 	begin, end int64
 	units      int64
 	call       *Call
 }
 
-// hold is a call that may have held units for a while and given them back, at any moments
-// between begin and end, also several times.
+// hold is a call that may have held units temporarily, once or several times, at any moments
+// between begin and end.
 type hold struct {
 	begin, end int64
 	lines      []client.Line
@@ -96,14 +96,14 @@ type hold struct {
 // history is a history by SKU and by order.
 type history struct {
 	calls  []Call
-	skus   map[string]int // the number of calls about it
+	skus   map[string]int // number of calls about the SKU
 	sales  []*sale
 	holds  []hold
 	faults []Call
 	reads  map[string][]*Call // Order calls that were answered, by order
 	lists  map[string][]*Call // Orders calls that were answered, by buyer
 	acts   map[string][]*Call // Cancel, Pay and Refund calls, by order
-	stray  []client.Order     // orders that no call asked for
+	stray  []client.Order     // orders in answers that no call requested
 }
 
 // newHistory sorts the calls, finds the orders that they placed, and follows each of them.
@@ -149,8 +149,8 @@ func (h *history) add(c *Call) {
 	}
 }
 
-// intentsOf returns the calls that take, by intent: all calls of a buyer with one key are
-// tries of one intent, and a call without a key is one alone.
+// intentsOf returns the calls that take, by intent. All calls of a buyer with one key are tries of
+// one intent. A call without a key is an intent by itself.
 func intentsOf(calls []Call) (intents [][]*Call) {
 	type name struct{ buyer, key string }
 	keyed := make(map[name]int) // indexes of intents
@@ -171,8 +171,8 @@ func intentsOf(calls []Call) (intents [][]*Call) {
 	return intents
 }
 
-// shown returns when a read first showed the order with this status, or with any that
-// holds or held units if status is empty.
+// shown returns when a read first showed the order with this status. If status is empty, any status
+// of an order that holds or held units counts.
 func (h *history) shown(id, buyer string, status client.OrderStatus) int64 {
 	first := int64(Forever)
 	for _, c := range h.reads[id] {
@@ -194,8 +194,8 @@ func (h *history) shown(id, buyer string, status client.OrderStatus) int64 {
 	return first
 }
 
-// findSales finds the order of each intent: of each call that takes, or of all calls of a
-// buyer with one key. The other calls may have held units for a while.
+// findSales finds the order of each intent. An intent is a call that takes, or all calls of a buyer
+// with one key. The other calls may have held units temporarily.
 func (h *history) findSales(intents [][]*Call) {
 	named := make(map[string]bool)
 	for _, tries := range intents {
@@ -213,7 +213,7 @@ func (h *history) findSales(intents [][]*Call) {
 				continue
 			}
 			end, open := c.End, c.Outcome == Unknown
-			if c.Outcome == Queued { // it was refused later
+			if c.Outcome == Queued { // the order was refused later
 				end, open = h.shown(c.OrderID, c.Buyer, client.OrderRefused), true
 			}
 			h.holds = append(h.holds, hold{c.Begin, end, c.Lines, c, open})
@@ -248,9 +248,9 @@ func (h *history) salesOf(tries []*Call, named map[string]bool) []*sale {
 	return sales
 }
 
-// answeredSales returns the orders that the answers to the tries name, but for an order
-// that was queued and then refused. Each holds its units when the first 201 ends; without a
-// 201, when a read has shown it too.
+// answeredSales returns the orders that the answers to the tries name, except queued orders that
+// were refused later. Each holds its units when the first 201 ends. Without a 201, it holds them
+// when a read has shown it too.
 func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 	for _, c := range tries {
 		if c.Outcome != Accepted && c.Outcome != Queued {
@@ -275,9 +275,9 @@ func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 	return sales
 }
 
-// lostSales returns the order of an intent whose answers were lost: the first of the
-// buyer's orders with its lines that nothing else names. It returns none if a later list
-// does not have it, and one that may exist if there is no such list.
+// lostSales returns the order of an intent whose answers were lost. It is the first of the buyer's
+// orders with the intent's lines that nothing else names. If a later list does not have such an
+// order, lostSales returns none. Without such a list, it returns an order that may exist.
 func (h *history) lostSales(lost sale, tries []*Call, named map[string]bool) []*sale {
 	end := tries[0].End
 	for _, c := range tries {
@@ -314,8 +314,7 @@ func (h *history) status(id string) client.OrderStatus {
 	return reads[len(reads)-1].OrderStatus
 }
 
-// follow finds out what became of an order's units, and whether its last read contradicts
-// an answer.
+// follow determines when an order's units changed, and whether its last read contradicts an answer.
 func (h *history) follow(s *sale) {
 	if s.maybe || s.fault != "" {
 		return
@@ -329,8 +328,8 @@ func (h *history) follow(s *sale) {
 	h.followActs(s, last)
 }
 
-// unfit returns why the last read of an order does not tell what became of its units: what
-// the history lacks, or what is wrong with the order.
+// unfit returns why the last read of an order does not show the fate of its units: what the history
+// lacks, or the contradiction.
 func (h *history) unfit(s *sale) (missing, fault string) {
 	reads := h.reads[s.id]
 	if len(reads) == 0 {
@@ -351,7 +350,7 @@ func (h *history) unfit(s *sale) (missing, fault string) {
 	return missing, fault
 }
 
-// followSteps adds the changes of an order's units by the steps of its last read.
+// followSteps adds the changes of an order's units according to the steps of its last read.
 func (h *history) followSteps(s *sale, last *Call) {
 	expired := false
 	for _, step := range last.Steps {
@@ -362,7 +361,7 @@ func (h *history) followSteps(s *sale, last *Call) {
 		case client.OrderCancelled:
 			h.change(s, Cancel, step, 1)
 		case client.OrderPaid:
-			if expired { // its units were cut again
+			if expired { // the order's units were cut again
 				h.change(s, Pay, step, -1)
 			}
 		case client.OrderRefunded:
@@ -371,14 +370,14 @@ func (h *history) followSteps(s *sale, last *Call) {
 	}
 }
 
-// leadsTo is the status of an order after a call that was accepted.
+// leadsTo is the status of an order after an accepted call.
 var leadsTo = map[Kind]client.OrderStatus{Cancel: client.OrderCancelled, Pay: client.OrderPaid, Refund: client.OrderRefunded}
 
-// followActs adds the units that late payments may hold for a while, and finds a call that
-// was accepted and is not among the steps of the last read.
+// followActs adds units that late payments may hold temporarily. It also finds an accepted call
+// that is not among the steps of the last read.
 func (h *history) followActs(s *sale, last *Call) {
 	for _, c := range h.acts[s.id] {
-		if c.Call == Pay && c.Outcome != Accepted { // a late payment may take the units again, and give them back
+		if c.Call == Pay && c.Outcome != Accepted { // a late payment may take the units again, and return them
 			h.holds = append(h.holds, hold{c.Begin, c.End, s.lines, c, c.Outcome == Unknown})
 		}
 		if c.Outcome == Accepted && !slices.Contains(last.Steps, leadsTo[c.Call]) {
@@ -448,7 +447,7 @@ func (h *history) check(sku string, o Options) Verdict {
 	if v.Decision == Linearizable && p.missing != "" {
 		v.Decision, v.Why = Undecided, p.missing
 	}
-	if v.Decision != Linearizable { // it is not known which units came back, or were added
+	if v.Decision != Linearizable { // it is unknown which units were returned or added
 		return v
 	}
 	if found := p.search(o.Timeout); found.Decision != Linearizable {

@@ -26,17 +26,18 @@ func lines(units ...int64) (all []client.Line) {
 	return all
 }
 
-// took is an order of units of the SKU a, answered 201. The buyer has the order's name.
+// took returns an accepted order of units of the SKU a, answered 201. The buyer has the order's
+// name.
 func took(id string, units int64) call {
 	return call{Call: history.Take, Outcome: history.Accepted, Buyer: id, Lines: lines(units), OrderID: id}
 }
 
-// soldOut is an order of units of the SKU a that was refused.
+// soldOut returns a refused order of units of the SKU a.
 func soldOut(units int64) call {
 	return call{Call: history.Take, Outcome: history.Refused, Buyer: "x", Lines: lines(units), SKU: "a"}
 }
 
-// tried is an order of units of the SKU a with another outcome.
+// tried returns an order of units of the SKU a with another outcome.
 func tried(buyer string, units int64, outcome history.Outcome) call {
 	return call{Call: history.Take, Outcome: outcome, Buyer: buyer, Lines: lines(units)}
 }
@@ -45,12 +46,12 @@ func total(n int64) call {
 	return call{Call: history.Set, Outcome: history.Accepted, SKU: "a", Total: n}
 }
 
-// rest is an audit of the SKU a whose counts agree.
+// rest returns an audit of the SKU a whose counts agree.
 func rest(total, sold int64) call {
 	return call{Call: history.Audit, Outcome: history.Accepted, SKU: "a", Counts: &client.Audit{SKU: "a", Total: total, Sold: sold, LedgerAvailable: total - sold}}
 }
 
-// gated returns the audit as that of a SKU with a gate.
+// gated returns the audit changed to that of a SKU with a gate.
 func gated(c call) call {
 	n := *c.Counts
 	n.GateAvailable, n.GateInFlight = new(n.LedgerAvailable), new(int64(0))
@@ -58,7 +59,7 @@ func gated(c call) call {
 	return c
 }
 
-// read is a read of an order of units of the SKU a; its steps are those after pending.
+// read returns a read of an order of units of the SKU a. steps are its statuses after pending.
 func read(id string, units int64, steps ...client.OrderStatus) call {
 	steps = append([]client.OrderStatus{client.OrderPending}, steps...)
 	return call{Call: history.Order, Outcome: history.Accepted, Status: 200, OrderID: id, Buyer: id, Lines: lines(units), Steps: steps, OrderStatus: steps[len(steps)-1]}
@@ -216,7 +217,7 @@ func unanswered(n int64) call {
 	return call{Call: history.Set, Outcome: history.Unknown, SKU: "a", Total: n}
 }
 
-// TestCheck_Memory checks that a refusal may be as old as the service's memory, and not older.
+// TestCheck_Memory checks that a refusal may be as old as the service's memory, but not older.
 func TestCheck_Memory(t *testing.T) {
 	t.Parallel()
 	calls := []call{
@@ -232,7 +233,7 @@ func TestCheck_Memory(t *testing.T) {
 	}
 }
 
-// TestCheck_Timeout checks that a search that does not end in time is no success.
+// TestCheck_Timeout checks that a search that does not end in time is not a success.
 func TestCheck_Timeout(t *testing.T) {
 	t.Parallel()
 	calls := []call{at(0, 1, total(20))}

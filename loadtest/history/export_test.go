@@ -1,4 +1,4 @@
 package history
 
-// AllButOne makes r as full as it is when one more call fits.
+// AllButOne fills r so that only one more call fits.
 func (r *Recorder) AllButOne() { r.calls = MaxCalls - 1 }

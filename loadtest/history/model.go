@@ -12,27 +12,26 @@ import (
 	"github.com/holdfast-stock/holdfast/client"
 )
 
-// step says what an operation does to the counts of a SKU, and what its answer says about
-// them.
+// step is what an operation does to the counts of a SKU, and what its answer implies about them.
 type step int
 
 const (
-	take      step = iota // n units; there must be as many
-	mayTake               // n units if there are as many; or nothing, later than everything else
-	soldOut               // n units were refused: there must be less, or less but for the slack
-	give                  // n units back
-	mayGive               // the same, or nothing, later than everything else
-	set                   // changes total and left by n; left must not be below 0 then
-	maySet                // the same if left stays at 0 or above; or nothing, later than everything else
-	belowSet              // that change was refused: left would be below 0, or is but for the slack
-	readCount             // the counts are these
+	take      step = iota // takes n units, which must be available
+	mayTake               // takes n units if they are available, or nothing; may come after everything else
+	soldOut               // n units were refused: fewer must be left, apart from the slack
+	give                  // returns n units
+	mayGive               // returns n units, or nothing; may come after everything else
+	set                   // changes total and left by n; left must not fall below 0
+	maySet                // as set if left stays at 0 or above, or nothing; may come after everything else
+	belowSet              // that change was refused: left would fall below 0, apart from the slack
+	readCount             // the counts are the given ones
 )
 
-// operation is a call, or a part of it, as an operation of porcupine.
+// operation is a call, or a part of it, in the form of a porcupine operation.
 type operation struct {
 	step       step
 	n          int64
-	slack      int64 // of a refusal: units that other calls may hold for a while
+	slack      int64 // for a refusal: units that other calls may hold temporarily
 	read       counts
 	begin, end int64
 	call       *Call
@@ -69,7 +68,7 @@ func (o operation) apply(s counts) (after counts, ok bool) {
 	return s, s == o.read
 }
 
-// delta returns the change that the operation makes once it is done.
+// delta returns the change that the operation makes.
 func (o operation) delta() counts {
 	switch o.step {
 	case take:
@@ -82,8 +81,8 @@ func (o operation) delta() counts {
 	return counts{}
 }
 
-// pending returns the operation as it is at a moment before its end: it may have had its
-// effect. ok is false if it has none.
+// pending returns the operation for a moment before its end, when it may have had its effect. ok is
+// false if it has no effect.
 func (o operation) pending() (_ operation, ok bool) {
 	o.end = Forever
 	switch o.step {
@@ -100,14 +99,14 @@ func (o operation) pending() (_ operation, ok bool) {
 	return o, true
 }
 
-// projection is the history of one SKU. Checking each SKU alone is necessary, and not
-// sufficient: an order of several SKUs takes all lines or none at one moment.
+// projection is the history of one SKU. Checking each SKU alone is necessary but not sufficient,
+// because an order of several SKUs takes all lines or none at one moment.
 type projection struct {
-	operations []operation // by begin
-	rests      []*Call     // audits at rest, by begin
+	operations []operation // sorted by begin
+	rests      []*Call     // audits at rest, sorted by begin
 	gated      bool        // a gate counts the SKU too
-	lastBegin  int64       // of the operations that change counts
-	missing    string      // what the history lacks to decide
+	lastBegin  int64       // the last begin of an operation that changes counts
+	missing    string      // what the history lacks for a decision
 }
 
 // endsAtRest reports whether an audit at rest comes after all changes.
@@ -150,9 +149,9 @@ func (h *history) project(sku string, o Options) *projection {
 	return p
 }
 
-// findRests finds the audits at rest: their counts agree, nothing is in flight, and no call
-// that may change counts is under way. Other reads of counts prove nothing: the gate's
-// count is ahead of the ledger's while orders are placed.
+// findRests finds the audits at rest: their counts agree, nothing is in flight, and no call that
+// may change counts is under way. Other reads of counts prove nothing, because the gate's count is
+// ahead of the ledger's while orders are placed.
 func (p *projection) findRests(h *history, sku string) {
 	for i := range h.calls {
 		c := &h.calls[i]
@@ -187,7 +186,7 @@ func (h *history) changesDuring(audit *Call) bool {
 	return false
 }
 
-// nextRest returns the time at which the first audit at rest after the time at begins.
+// nextRest returns the time of the first audit at rest after the time at.
 func (p *projection) nextRest(at int64) int64 {
 	for _, c := range p.rests {
 		if c.Begin >= at {
@@ -211,9 +210,9 @@ func (h *history) disturbances(p *projection) func(begin, end int64) bool {
 	}
 }
 
-// addSale adds an order of n units. Units that it gave back may be late: with a gate, and
-// where something failed, they may be sold again only at the next moment at rest. The ledger
-// has them at once, and a gate gets them afterwards, from the outbox at the latest.
+// addSale adds an order of n units. Units that it returned may be late. With a gate, or after a
+// fault, they may be sold again only after the next moment at rest. The ledger has them at once,
+// and a gate gets them from the outbox at the latest.
 func (p *projection) addSale(s *sale, n int64, late func(begin, end int64) bool) {
 	o := operation{step: take, n: n, begin: s.begin, end: s.end, call: s.answered}
 	if s.maybe {
@@ -231,7 +230,7 @@ func (p *projection) addSale(s *sale, n int64, late func(begin, end int64) bool)
 	}
 }
 
-// setting is a change of the total, with all tries of it.
+// setting is a change of the total, with all its tries.
 type setting struct {
 	begin, end int64
 	n          int64
@@ -239,12 +238,12 @@ type setting struct {
 	call       *Call
 }
 
-// addSets adds the changes of the total. They must be one after the other, and each
-// repeated until its outcome is known.
+// addSets adds the changes of the total. They must follow each other, and each must be repeated
+// until its outcome is known.
 func (p *projection) addSets(h *history, sku string, late func(begin, end int64) bool) (all []setting) {
 	tries := h.setsOf(sku)
 	var total int64
-	var open *Call // the first try whose outcome is not known
+	var open *Call // the first try with an unknown outcome
 	for i, c := range tries {
 		if i > 0 && c.Begin < tries[i-1].End || open != nil && open.Total != c.Total {
 			p.missing = fmt.Sprintf("the changes of the total overlap, or one was not repeated until it was answered: %v", c)
@@ -273,7 +272,7 @@ func (p *projection) addSets(h *history, sku string, late func(begin, end int64)
 	return all
 }
 
-// setsOf returns the calls that set the total of the SKU, in the order of their begin.
+// setsOf returns the calls that set the total of the SKU, sorted by begin.
 func (h *history) setsOf(sku string) (tries []*Call) {
 	for i := range h.calls {
 		if c := &h.calls[i]; c.Call == Set && c.SKU == sku {
@@ -284,8 +283,8 @@ func (h *history) setsOf(sku string) (tries []*Call) {
 	return tries
 }
 
-// addSet adds a change of the total that was accepted. If units that are added may be late,
-// they may be sold only at the next moment at rest.
+// addSet adds an accepted change of the total. If the added units may be late, they may be sold
+// only after the next moment at rest.
 func (p *projection) addSet(s setting, late bool) {
 	o := operation{step: set, n: s.n, begin: s.begin, end: s.end, call: s.call}
 	if s.n > 0 && late {
@@ -294,15 +293,14 @@ func (p *projection) addSet(s setting, late bool) {
 	p.operations = append(p.operations, o)
 }
 
-// held is units that a call may hold for a while.
+// held is units that a call may hold temporarily.
 type held struct {
 	begin, end, n int64
 	call          *Call
 }
 
-// holdsOf returns the units of the SKU that calls may hold for a while. Those may be late,
-// too, and where something failed, an order that was accepted may have been taken more than
-// once.
+// holdsOf returns the units of the SKU that calls may hold temporarily. These units may be late,
+// too. After a fault, an accepted order may have been taken more than once.
 func (p *projection) holdsOf(h *history, sku string, sets []setting, disturbed, late func(begin, end int64) bool) (all []held) {
 	for _, d := range h.holds {
 		n := quantity(d.lines, sku)
@@ -328,7 +326,7 @@ func (p *projection) holdsOf(h *history, sku string, sets []setting, disturbed, 
 	return all
 }
 
-// slack returns the most units that others may hold at one moment of a refused call.
+// slack returns the most units that other calls may hold at one moment of a refused call.
 func slack(holds []held, c *Call, begin int64) (most int64) {
 	at := func(moment int64) (n int64) {
 		for _, h := range holds {
@@ -369,8 +367,8 @@ func (p *projection) search(timeout time.Duration) Verdict {
 	return Verdict{Decision: Linearizable}
 }
 
-// cut returns the number of operations up to the first moment at which none is under way
-// and after which one begins; all of them if there is none.
+// cut returns the number of operations before the first gap, at which no operation is under way and
+// after which one begins. It returns their total number if there is no gap.
 func cut(operations []operation) int {
 	end := operations[0].end
 	for i, o := range operations[1:] {
@@ -382,7 +380,7 @@ func cut(operations []operation) int {
 	return len(operations)
 }
 
-// linearizable asks porcupine.
+// linearizable runs porcupine.
 func linearizable(operations []operation, state counts, timeout time.Duration) porcupine.CheckResult {
 	model := porcupine.Model{
 		Init: func() any { return state },
@@ -399,9 +397,9 @@ func linearizable(operations []operation, state counts, timeout time.Duration) p
 	return porcupine.CheckOperationsTimeout(model, all, timeout)
 }
 
-// shortest returns the verdict on operations that no order explains: the first call whose
-// answer cannot be explained, with those before it. A part is not linearizable if its
-// beginning is not, so bisection finds the end.
+// shortest returns the verdict on operations that no order explains: the first call whose answer
+// cannot be explained, with those before it. A part is not linearizable if its beginning is not, so
+// bisection finds that call.
 func shortest(operations []operation, state counts, timeout time.Duration) Verdict {
 	ends := make([]int64, 0, len(operations))
 	for _, o := range operations {
@@ -409,7 +407,7 @@ func shortest(operations []operation, state counts, timeout time.Duration) Verdi
 	}
 	slices.Sort(ends)
 	ends = slices.Compact(ends)
-	low, high := 0, len(ends)-1 // high is not linearizable
+	low, high := 0, len(ends)-1 // the operations up to high are not linearizable
 	for low < high {
 		middle := (low + high) / 2
 		if linearizable(until(operations, ends[middle]), state, timeout) == porcupine.Illegal {
@@ -436,7 +434,7 @@ func shortest(operations []operation, state counts, timeout time.Duration) Verdi
 	return v
 }
 
-// until returns the operations as they are at a moment.
+// until returns the operations as they are at the given time.
 func until(operations []operation, moment int64) (some []operation) {
 	for _, o := range operations {
 		switch {

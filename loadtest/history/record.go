@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 )
 
-// MaxCalls bounds a history. What is called beyond it is not recorded, and Close says so.
+// MaxCalls bounds a history. Calls beyond it are not recorded, and Close reports that.
 const MaxCalls = 1_000_000
 
 // Recorder writes the calls that go through its transports. It is safe for concurrent use.
@@ -27,7 +27,7 @@ type Recorder struct {
 	mu    sync.Mutex
 	to    *json.Encoder
 	calls int
-	err   error // the first
+	err   error // the first error
 }
 
 // NewRecorder returns a recorder that writes to w. The history starts now.
@@ -68,7 +68,7 @@ func (r *Recorder) Fault(what string, fail func()) {
 // nameKey is the key of a client's name in a context.
 type nameKey struct{}
 
-// As returns a context in which calls are those of the client with this name.
+// As returns a context in which calls are recorded as those of the client with this name.
 func As(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, nameKey{}, name)
 }
@@ -101,7 +101,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// CloseIdleConnections closes those of the transport below.
+// CloseIdleConnections closes the idle connections of the wrapped transport.
 func (t *transport) CloseIdleConnections() {
 	if next, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		next.CloseIdleConnections()
@@ -123,8 +123,7 @@ func send(next http.RoundTripper, request *http.Request) (*http.Response, []byte
 	return response, text, nil
 }
 
-// asked returns what the request asks for. ok is false if histories do not have such
-// calls.
+// asked returns the call that the request makes. ok is false if histories do not record such calls.
 func asked(request *http.Request) (c Call, ok bool) {
 	c.Who, _ = request.Context().Value(nameKey{}).(string)
 	path := pathOf(request.URL)
@@ -148,7 +147,7 @@ func asked(request *http.Request) (c Call, ok bool) {
 	return c, true
 }
 
-// parts are what the slashes in the path of a URL separate.
+// parts are the parts of a URL's path between the slashes.
 type parts []string
 
 func pathOf(u *url.URL) parts {
@@ -167,8 +166,8 @@ func (p parts) last(n int) string {
 	return p[len(p)-n]
 }
 
-// keyOf returns the Idempotency-Key of a request, or "". Header.Get would not find it: it
-// knows the usual name only, and [load.Client] writes the name in lower case.
+// keyOf returns the Idempotency-Key of a request, or "". Header.Get would not find it, because
+// [load.Client] writes the name in lower case.
 func keyOf(header http.Header) string {
 	for name, values := range header {
 		if strings.EqualFold(name, "Idempotency-Key") && len(values) > 0 {
@@ -236,8 +235,8 @@ func (c *Call) readProblem(text []byte) {
 
 const belowSold = "below-sold"
 
-// readAnswer reads the body of a 2xx. A body that cannot be read leaves its fields empty,
-// and the check says what is missing.
+// readAnswer reads the body of a 2xx. An unreadable body leaves its fields empty, and the check
+// reports what is missing.
 func (c *Call) readAnswer(text []byte) {
 	switch c.Call {
 	case Take:
@@ -256,7 +255,7 @@ func (c *Call) readAnswer(text []byte) {
 		}
 	case Orders:
 		var page client.OrderPage
-		if json.Unmarshal(text, &page) == nil && page.Next == nil { // a list that goes on does not say what is missing
+		if json.Unmarshal(text, &page) == nil && page.Next == nil { // a list with further pages does not prove that an order is missing
 			c.Found = page.Orders
 		} else {
 			c.Outcome = Unknown

@@ -40,7 +40,7 @@ func TestRecorder(t *testing.T) {
 		{404, `{"type":"/problems/unknown-order"}`},
 		{200, `{"orders":[` + order + `],"next":null}`},
 		{200, `{"orders":[],"next":"o-1"}`},
-		{200, `{"status":"ready"}`}, // of no call of a history
+		{200, `{"status":"ready"}`}, // not a call that histories record
 	}
 	next := 0
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -142,7 +142,7 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// lost is a transport whose answer is lost, or ends in its middle.
+// lost is a transport that loses an answer, or cuts it off.
 type lost struct {
 	answer *http.Response
 	err    error
@@ -150,8 +150,8 @@ type lost struct {
 
 func (l lost) RoundTrip(*http.Request) (*http.Response, error) { return l.answer, l.err }
 
-// TestRecorder_Incomplete checks that a recorder says that a call is missing, also when later
-// calls can be written.
+// TestRecorder_Incomplete checks that a recorder reports a missing call, even if later calls can be
+// written.
 func TestRecorder_Incomplete(t *testing.T) {
 	t.Parallel()
 	file := new(failsOnce)
@@ -183,7 +183,7 @@ func (f *failsOnce) Write(b []byte) (int, error) {
 	return 0, io.ErrShortWrite
 }
 
-// TestRead checks that a file that is no history is refused.
+// TestRead checks that an invalid history file is refused.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{

@@ -1,5 +1,5 @@
-// Package liar serves lies, to test that the load generators notice. A liar stands between
-// the clients and honest services. It changes requests, answers, or the stores.
+// Package liar serves false answers, to test that the load generators detect them. A liar stands
+// between the clients and correct services. It changes requests, answers, or the stores.
 package liar
 
 import (
@@ -20,11 +20,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// Liar tells one lie. With an unknown one it tells the truth. It is safe for concurrent use.
+// Liar answers falsely in one way. With an unknown name it forwards everything unchanged. It is
+// safe for concurrent use.
 type Liar struct {
 	Lie string
 	// Change makes changes in the ledger behind the service's back, in one transaction. Its
-	// arguments are texts, numbers and UUIDs. Only lies about what is stored need it.
+	// arguments are texts, numbers and UUIDs. Only lies about stored data need it.
 	Change func(statements ...Statement)
 	// AddToGate adds a unit to the gate's count of the SKU. Only the lie
 	// returns-units-twice-at-the-gate needs it.
@@ -32,8 +33,8 @@ type Liar struct {
 
 	told, placed, replays, called, cancels, pending atomic.Int64
 
-	latest  atomic.Pointer[answer] // names the last order that was placed
-	waiting sync.WaitGroup         // for orders that were answered and not committed
+	latest  atomic.Pointer[answer] // answer with the last order that was placed
+	waiting sync.WaitGroup         // waits for orders that were answered before their commit
 }
 
 // Statement is an SQL statement with its arguments.
@@ -58,7 +59,7 @@ func (l *Liar) Serve(t testenv.T, service string) (url string) {
 	}))
 	t.Cleanup(func() {
 		l.waiting.Wait()
-		transport.CloseIdleConnections() // otherwise the service waits for them when it stops
+		transport.CloseIdleConnections() // otherwise the service waits for the idle connections when it stops
 		server.Close()
 	})
 	return server.URL
@@ -86,7 +87,7 @@ func (a answer) write(w http.ResponseWriter) {
 		}
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.text) // the client may have gone
+	_, _ = w.Write(a.text) // the client may have disconnected
 }
 
 // promises reports whether the answer names an order that was placed.
@@ -109,7 +110,7 @@ func (a answer) object() (o object) { return parse(a.text) }
 func parse(text []byte) (o object) {
 	numbers := json.NewDecoder(bytes.NewReader(text))
 	numbers.UseNumber()
-	_ = numbers.Decode(&o) // an answer that is no object has no members
+	_ = numbers.Decode(&o) // an answer that is not an object has no members
 	return o
 }
 
@@ -129,13 +130,13 @@ func (o object) skus() (skus []string) {
 	return skus
 }
 
-// with returns the answer with other members of its object.
+// with returns the answer with these members of its object added or replaced.
 func (a answer) with(members object) answer {
 	o := a.object()
 	for member, value := range members {
 		o[member] = value
 	}
-	a.text, _ = json.Marshal(o) // cannot fail: it comes from JSON
+	a.text, _ = json.Marshal(o) // cannot fail: o was decoded from JSON
 	return a
 }
 
@@ -143,8 +144,8 @@ func (a answer) with(members object) answer {
 // no answer either.
 func (c call) forward() answer { return c.send(c.r.Method, c.r.URL.Path, c.text, c.r.Header) }
 
-// try is send for a request that the client does not wait for. It returns no answer if the
-// service does not give one.
+// try is send for a request that the client does not wait for. If the service does not answer, it
+// returns an empty answer.
 func (c call) try(method, path string, text []byte, header http.Header) (a answer, err error) {
 	ctx := context.WithoutCancel(c.r.Context())
 	request, err := http.NewRequestWithContext(ctx, method, c.service+path+query(c.r), bytes.NewReader(text))
@@ -177,7 +178,7 @@ func (c call) send(method, path string, text []byte, header http.Header) answer 
 	return a
 }
 
-// get asks the service.
+// get sends a GET to the service.
 func (c call) get(path string) object {
 	return c.send(http.MethodGet, path, nil, http.Header{}).object()
 }
@@ -203,7 +204,7 @@ func (l *Liar) answer(c call) answer {
 	return c.forward()
 }
 
-// place places an order.
+// place places an order, or answers with the lie instead.
 func (l *Liar) place(c call) answer {
 	n := l.placed.Add(1)
 	if lie, ok := l.lieInstead(c, n); ok {
@@ -240,7 +241,8 @@ func (l *Liar) place(c call) answer {
 	return a
 }
 
-// lieInstead returns the answer to order n if the liar does not pass the order on as it is.
+// lieInstead returns the false answer to order n. ok is false if the liar must forward the order
+// instead.
 func (l *Liar) lieInstead(c call, n int64) (a answer, ok bool) {
 	request := parse(c.text)
 	switch l.Lie {
@@ -278,8 +280,8 @@ func (l *Liar) placeForAnother(c call, request object) answer {
 	return l.lie(a.with(object{"buyer_id": buyer}))
 }
 
-// double places a second order for the first of ten replays. It answers with the second
-// order if the lie says so.
+// double places a second order for the first of ten replays. It answers with the second order if
+// the lie requires that.
 func (l *Liar) double(c call, first answer) answer {
 	if !first.replayed() || l.replays.Add(1)%10 != 1 {
 		return first
@@ -288,7 +290,7 @@ func (l *Liar) double(c call, first answer) answer {
 	header.Set("Idempotency-Key", header.Get("Idempotency-Key")+"-second")
 	second := c.send(c.r.Method, c.r.URL.Path, c.text, header)
 	if !second.promises() {
-		l.replays.Add(-1) // the next replay
+		l.replays.Add(-1) // try again with the next replay
 		return first
 	}
 	if strings.HasPrefix(l.Lie, "makes") {
@@ -302,8 +304,8 @@ func (l *Liar) double(c call, first answer) answer {
 // promise units that other orders are about to take.
 const fewLeft = 64
 
-// answerFirst answers at once with an ID of its own. It changes the ID of the order to it
-// after the commit.
+// answerFirst answers at once with an ID of its own, before the order is committed. After the
+// commit it changes the order's ID to that one.
 func (l *Liar) answerFirst(c call, request object) answer {
 	left, _ := c.get("/stock/" + request.skus()[0])["available"].(json.Number)
 	if n, err := left.Int64(); err != nil || n-l.pending.Load() < fewLeft {
@@ -318,7 +320,7 @@ func (l *Liar) answerFirst(c call, request object) answer {
 		defer l.pending.Add(-1)
 		a, err := c.try(c.r.Method, c.r.URL.Path, c.text, c.r.Header)
 		if err != nil || !a.promises() || a.replayed() {
-			return // the order is lost
+			return // the order was lost
 		}
 		placed := uuid.MustParse(a.object().text("id"))
 		l.Change(
@@ -354,7 +356,7 @@ func (l *Liar) change(c call, id string) answer {
 	return a
 }
 
-// cancelled answers for an order that is cancelled.
+// cancelled returns the answer to a request for an order that is cancelled.
 func (l *Liar) cancelled(a answer, o object) answer {
 	switch l.Lie {
 	case "returns-units-twice":
@@ -366,7 +368,7 @@ func (l *Liar) cancelled(a answer, o object) answer {
 		}
 	case "keeps-claims":
 		if skus := o.skus(); len(skus) > 1 {
-			for _, sku := range skus { // other loads have buyers of the same name
+			for _, sku := range skus { // other loads have buyers with the same names
 				a = l.falsify(a, "UPDATE claims SET units = units + 1 WHERE buyer_id = ? AND sku = ?", o["buyer_id"], sku)
 			}
 		}

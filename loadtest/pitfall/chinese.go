@@ -5,9 +5,8 @@ import (
 	"fmt"
 )
 
-// chinese has the texts of the timelines in Chinese, by their English formats, and the
-// words that are actors or arguments. Commands and statements are the same in both
-// languages.
+// chinese has the Chinese texts of the timelines, by their English formats. It also has the words
+// for actors and arguments. Commands and statements are the same in both languages.
 var chinese = map[string]string{
 	// Actors.
 	"books":     "账目",
@@ -144,7 +143,7 @@ var chinese = map[string]string{
 	"it should do no damage":            "本不应造成损失",
 }
 
-// translate formats a text in Chinese, as far as there is a twin of it.
+// translate formats a text in Chinese, if chinese has a translation of it.
 func translate(format string, args ...any) string {
 	words := make([]any, len(args))
 	for i, arg := range args {

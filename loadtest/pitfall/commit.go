@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// commits returns the pitfall of a COMMIT that gets no answer.
+// commits returns the pitfall of a COMMIT without an answer.
 func commits() []Pitfall {
 	return []Pitfall{
 		{
@@ -23,8 +23,8 @@ func commits() []Pitfall {
 	}
 }
 
-// lateCommit is a database with one unit on sale, and an order of A whose COMMIT is held
-// up by the network.
+// lateCommit is a database with one unit on sale, and an order of A whose COMMIT is delayed by the
+// network.
 type lateCommit struct {
 	stage    *Stage
 	db       *sql.DB
@@ -67,7 +67,7 @@ func (l *lateCommit) thaw() {
 	l.stage.at("network", "delivers A's COMMIT")
 }
 
-// orders returns the number of orders once A's has been committed.
+// orders returns the number of orders once A's order has been committed.
 func (l *lateCommit) orders(ctx context.Context) (count int) {
 	s := l.stage
 	s.await(ctx, "A's order is committed", func() bool {
@@ -108,7 +108,7 @@ func resolveByWriting(ctx context.Context, s *Stage) Damage {
 			s.at("recovery", "the order is committed: its unit stays sold")
 			break
 		}
-		if !strings.Contains(err.Error(), "Lock wait timeout") { // the COMMIT is still under way: ask again
+		if !strings.Contains(err.Error(), "Lock wait timeout") { // the COMMIT is still under way: try again
 			s.check(err)
 		}
 	}

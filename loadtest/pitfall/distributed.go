@@ -24,8 +24,8 @@ func distributed() []Pitfall {
 // initialUnits is the stock of the two-database experiments.
 const initialUnits = 10
 
-// books are two databases: one has the stock, the other the buyers' accounts. Buyer A has
-// no money.
+// books are two databases: one with the stock, the other with the buyers' accounts. Buyer A has no
+// money.
 type books struct {
 	stage           *Stage
 	stock, accounts *sql.DB
@@ -51,8 +51,8 @@ func (b *books) available(ctx context.Context) (units int) {
 	return units
 }
 
-// cut sells a unit in the database of the stock, and returns the units available before:
-// what a rollback restores.
+// cut sells a unit in the database of the stock. It returns the units available before, which a
+// rollback restores.
 func (b *books) cut(ctx context.Context, actor string) (before int) {
 	before = b.available(ctx)
 	b.stage.at(actor, "stock db: reads %d, keeps it for a rollback", before)
@@ -76,12 +76,12 @@ func (b *books) pay(ctx context.Context, actor string) bool {
 	return true
 }
 
-// restore writes the units that a transaction has kept for a rollback.
+// restore writes the number of units that a transaction has saved for a rollback.
 func (b *books) restore(ctx context.Context, actor string, before int) {
 	b.write(ctx, actor, fmt.Sprintf("UPDATE stock SET available = %d", before))
 }
 
-// damage returns the units that are both sold and still available, or neither.
+// damage returns the units that are both sold and still available, or neither sold nor available.
 func (b *books) damage(ctx context.Context) Damage {
 	left := b.available(ctx)
 	b.stage.at("books", "%d sold and %d available of %d", b.sold, left, initialUnits)

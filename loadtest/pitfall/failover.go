@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// failovers returns the pitfalls of lock servers that lose what they have granted. Their
-// versions kill servers, and so always start their own.
+// failovers returns the pitfalls of lock servers that lose granted locks. Their versions kill
+// servers, and so always start their own.
 func failovers() []Pitfall {
 	return []Pitfall{
 		{
@@ -139,8 +139,8 @@ func restartedZooKeeper(ctx context.Context, s *Stage) Damage {
 	})
 }
 
-// sellThroughFailure lets the servers fail while A holds a lock, and B ask for it
-// afterwards. B must be refused until A has unlocked, even if A has lost its lease.
+// sellThroughFailure makes the servers fail while A holds a lock. B then requests the lock, and
+// must be refused until A has unlocked, even if A has lost its lease.
 func (s *Stage) sellThroughFailure(ctx context.Context, fail func(lease lock.Lease), open func() lock.Locker) Damage {
 	name, shop := s.key(lockName), s.openShop(1)
 	a := s.locker("A", open())
@@ -201,7 +201,7 @@ func (s *Stage) jump(ctx context.Context, server *testenv.RedisServer, number in
 	s.at("servers", "the clock of Redis %d jumps ahead by a minute: the lock has expired", number)
 }
 
-// expire makes the keys expire, and waits until they have.
+// expire makes the keys expire, and waits until they have expired.
 func (s *Stage) expire(ctx context.Context, client redis.UniversalClient, keys []string) {
 	if len(keys) == 0 {
 		s.Fatalf("there is no lock that could expire")

@@ -36,7 +36,7 @@ func (s *Stage) product() stock.SKU { return stock.SKU(s.key("10001")) }
 // generation is the generation of every gate in these experiments.
 const generation = stock.Generation(1)
 
-// gate returns the gate of one instance that runs the strategy, with its counter.
+// gate returns a gate that runs the strategy, and its counter, as one instance has them.
 func (s *Stage) gate(ctx context.Context, name string, b assembly.Backends) assembly.Strategy {
 	spec, ok := assembly.FindStrategy(name)
 	if !ok {
@@ -65,7 +65,7 @@ func (s *Stage) deduction(units int64) stock.Deduction {
 	return stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Lines: []stock.Line{{SKU: s.product(), Quantity: units}}}
 }
 
-// takeText says how a gate answered.
+// takeText describes the gate's answer.
 func takeText(err error) string {
 	switch {
 	case err == nil:
@@ -93,8 +93,8 @@ type unawareLease struct{ lock.Lease }
 
 func (l unawareLease) Context() context.Context { return context.WithoutCancel(l.Lease.Context()) }
 
-// beforeWrite is a hook that calls f before the second script of a client: a gate that
-// runs under a lock reads with the first and writes with the second.
+// beforeWrite is a hook that calls f before the second script of a client. A gate under a lock
+// reads with the first script and writes with the second.
 type beforeWrite struct {
 	commandLog
 	scripts *atomic.Int32
@@ -110,7 +110,7 @@ func (h beforeWrite) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// instance returns an instance that runs the strategy lock. It calls f between its first
+// instance returns an instance that runs the strategy lock. The instance calls f between its first
 // read and its first write.
 func (s *Stage) instance(ctx context.Context, actor string, options redislock.Options, fence bool, f func()) func() error {
 	client := s.silentRedis(ctx)
@@ -130,8 +130,8 @@ func outlivedFenced(ctx context.Context, s *Stage) Damage { return s.outlive(ctx
 
 func outlivedBetween(ctx context.Context, s *Stage) Damage { return s.outlive(ctx, true, true) }
 
-// outlive stops A between its read and its write until its lease has ended. B then has
-// the lock. A continues after B has sold the unit, or between B's read and B's write.
+// outlive stops A between its read and its write until its lease has ended. B then gets the lock. A
+// continues after B has sold the unit, or between B's read and B's write.
 func (s *Stage) outlive(ctx context.Context, fence, between bool) Damage {
 	filler := s.redisLocker(ctx, "filler", redislock.Options{Lease: longLease}).inner
 	s.fill(ctx, s.gate(ctx, "lock", assembly.Backends{Locker: filler, LockName: "redis", Fence: fence}), 1)
@@ -150,7 +150,7 @@ func (s *Stage) outlive(ctx context.Context, fence, between bool) Damage {
 	b := s.instance(ctx, "B", redislock.Options{Lease: longLease}, fence, func() {
 		s.at("B", "has read 1")
 		if between {
-			_ = resumeA() // returned again below
+			_ = resumeA() // A is resumed again below
 		}
 	})
 	go func() { answered <- a() }()
@@ -159,7 +159,7 @@ func (s *Stage) outlive(ctx context.Context, fence, between bool) Damage {
 	case err := <-answered:
 		s.Fatalf("A was not paused: %v", err)
 	}
-	errB := b() // waits until A's lease has ended
+	errB := b() // this waits until A's lease has ended
 	errA := resumeA()
 	return sale(accepted(errA, errB), 1)
 }
@@ -201,8 +201,8 @@ func outlivedNaive(ctx context.Context, s *Stage) Damage {
 	return sale(sold, 1)
 }
 
-// jumpBehindFence has the lock expire early between A's read and A's write, as when the
-// clock of its Redis jumps. B is granted the lock and sells the unit.
+// jumpBehindFence makes the lock expire early between A's read and A's write, as if the clock of
+// its Redis jumped. B is granted the lock and sells the unit.
 func jumpBehindFence(ctx context.Context, s *Stage) Damage {
 	filler := s.redisLocker(ctx, "filler", redislock.Options{Lease: longLease}).inner
 	s.fill(ctx, s.gate(ctx, "lock", assembly.Backends{Locker: filler, LockName: "redis", Fence: true}), 1)

@@ -17,7 +17,7 @@ import (
 // herdSize is the number of waiters behind the first holder.
 const herdSize = 10
 
-// herds returns the pitfall of waiters that wake each other for nothing.
+// herds returns the pitfall of waiters that are all woken by each release.
 func herds() []Pitfall {
 	return []Pitfall{{
 		Name: "herd", Title: "Every waiter watches the parent node", TitleChinese: "所有等待者都监视父节点（惊群）",
@@ -44,7 +44,7 @@ func watchPredecessor(ctx context.Context, s *Stage) Damage {
 	})
 }
 
-// waiter is a contender for the lock, with a session of its own.
+// waiter is a contender for the lock, with its own session.
 type waiter struct {
 	conn         *zk.Conn
 	parent, node string
@@ -94,9 +94,9 @@ func (h *herd) await(ctx context.Context, w *waiter, watch func(*waiter) (<-chan
 	}
 }
 
-// handOver gives the lock to a holder and herdSize waiters, one after the other, and counts
-// how often a waiter wakes up. A release must wake this number of the waiters. The next
-// holder releases the lock when they have woken up, and all waiters watch again.
+// handOver gives the lock to a holder and herdSize waiters, one after the other, and counts how
+// often a waiter wakes up. A release must wake the given number of waiters. The next holder
+// releases the lock when these have woken up, and all waiters watch again.
 func (s *Stage) handOver(ctx context.Context, wakes func(waiters int) int, watch func(*waiter) (<-chan zk.Event, error)) Damage {
 	type turn struct {
 		holder *waiter
@@ -147,7 +147,7 @@ func (s *Stage) enqueue(ctx context.Context) (holder *waiter, waiters []*waiter)
 		}
 		node, err := conn.Create(parent+"/lock-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 		s.check(err)
-		s.Cleanup(func() { _ = conn.Delete(node, -1) }) // before the parent's
+		s.Cleanup(func() { _ = conn.Delete(node, -1) }) // runs before the clean-up of the parent node
 		waiters = append(waiters, &waiter{conn: conn, parent: parent, node: path.Base(node)})
 	}
 	for _, w := range waiters {

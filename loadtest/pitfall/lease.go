@@ -8,7 +8,7 @@ import (
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 )
 
-// renewedLease is a lease whose holder renews it and works for twice as long. It is long
+// renewedLease is the lease of a holder that renews it and works for twice its length. It is long
 // enough for a busy machine to renew it in time.
 const renewedLease = 600 * time.Millisecond
 
@@ -39,7 +39,7 @@ func fixedLease(ctx context.Context, s *Stage) Damage {
 	leaseA := a.lock(ctx, name)
 	seenByA := shop.read("A")
 	s.at("A", "works, for longer than its lease of %v", shortLease)
-	leaseB := b.lock(ctx, name) // returns when A's lease has ended
+	leaseB := b.lock(ctx, name) // waits until A's lease has ended
 	seenByB := shop.read("B")
 	shop.sell("A", seenByA)
 	shop.sell("B", seenByB)

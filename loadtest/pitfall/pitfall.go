@@ -1,6 +1,6 @@
-// Package pitfall reproduces the mistakes that articles about locks and flash sales warn
-// about. Each experiment runs a mistake and its fixes on real servers. The order of the
-// steps is fixed. The result is a timeline of what each actor did, and the damage.
+// Package pitfall reproduces the mistakes that articles about locks and flash sales warn about.
+// Each experiment runs a mistake and its fixes on real servers. The order of the steps is fixed.
+// The result is a timeline of each actor's steps, and the damage.
 package pitfall
 
 import (
@@ -17,18 +17,18 @@ import (
 // Pitfall is a mistake, with its fixes.
 type Pitfall struct {
 	Name                string
-	Title, TitleChinese string // what one writes first
+	Title, TitleChinese string // the usual first version of the code
 	Versions            []Version
 }
 
-// Version is one way of writing the code. A flawed version must do damage, any other
-// must do none.
+// Version is one way of writing the code. A flawed version must do damage, and a fixed one must
+// not.
 type Version struct {
 	Title, TitleChinese string
 	Flawed              bool
-	Needs               Server // empty: it needs no server
-	Own                 bool   // it kills servers, and so always starts its own
-	// Run runs the version. It calls Fatalf of the stage if it cannot.
+	Needs               Server // empty if the version needs no server
+	Own                 bool   // the version kills servers, and so always starts its own
+	// Run runs the version. If it cannot, it calls Fatalf of the stage.
 	Run func(ctx context.Context, s *Stage) Damage
 }
 
@@ -43,14 +43,14 @@ const (
 	Etcd      Server = "etcd"
 )
 
-// Servers are the running servers to use. If one is not named, the stage starts it.
+// Servers are the running servers to use. The stage starts every server that is not named.
 type Servers struct {
 	Redis     string // URL
 	MySQL     string // URL of a database, where experiments create tables
 	ZooKeeper string // host:port
 }
 
-// named reports whether the server is one of those to use.
+// named reports whether a running server of this kind is named.
 func (s Servers) named(server Server) bool {
 	switch server {
 	case Redis:
@@ -71,8 +71,8 @@ func (v Version) available(servers Servers) bool {
 // Damage is the harm that a version does. The zero Damage means none.
 type Damage struct {
 	Amount        float64
-	Text, Chinese string // the amount with its unit, and what it is
-	Unsold        bool   // units were left that an order should have had; no version may do that
+	Text, Chinese string // the amount with its unit, and a description
+	Unsold        bool   // units were left although an order should have got them; no version may do that
 }
 
 // units returns a damage in units.
@@ -87,15 +87,15 @@ func units(n int, what string) Damage {
 	return d
 }
 
-// unsold returns the damage of units that an order should have had.
+// unsold returns the damage of units that were left although an order should have got them.
 func unsold(n int, what string) Damage {
 	d := units(n, what)
 	d.Unsold = true
 	return d
 }
 
-// sale returns the damage of selling too many units, or too few. Orders for more units
-// than expected were placed.
+// sale returns the damage of selling too many units, or too few. Orders must have been placed for
+// more units than expected.
 func sale(sold, expected int) Damage {
 	if sold < expected {
 		return unsold(expected-sold, "left, although an order was refused")

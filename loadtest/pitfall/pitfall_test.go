@@ -23,7 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	store.LogRedis(slog.New(slog.DiscardHandler)) // experiments kill servers
+	store.LogRedis(slog.New(slog.DiscardHandler)) // experiments kill servers, whose failed dials would be logged
 	os.Exit(testenv.Main(m))
 }
 
@@ -47,8 +47,8 @@ func servers(t *testing.T, v Version) (running Servers) {
 	return running
 }
 
-// TestPitfalls runs every experiment. Each flawed version must do damage and each fix
-// none: ten times with HOLDFAST_TEST_THOROUGH=1, once otherwise.
+// TestPitfalls runs every experiment. Each flawed version must do damage, and each fix must not:
+// ten times in a thorough run, otherwise once.
 func TestPitfalls(t *testing.T) {
 	t.Parallel()
 	runs := 1
@@ -58,7 +58,7 @@ func TestPitfalls(t *testing.T) {
 	for _, p := range Table() {
 		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
-			var versions sync.WaitGroup // they mostly wait for leases
+			var versions sync.WaitGroup // run together, because they mostly wait for leases
 			defer versions.Wait()
 			for _, v := range p.Versions {
 				running := servers(t, v)
@@ -72,7 +72,7 @@ func TestPitfalls(t *testing.T) {
 	}
 }
 
-// check fails the test unless the version ran and turned out as expected.
+// check fails the test unless the version ran and ended as expected.
 func check(t *testing.T, v results.Version) {
 	var timeline strings.Builder
 	for _, e := range v.Events {
@@ -86,24 +86,24 @@ func check(t *testing.T, v results.Version) {
 		t.Errorf("%s: damage %q in Chinese", v.Title, v.DamageChinese)
 	}
 	for _, e := range v.Events {
-		if untranslated.MatchString(e.TextChinese) && !strings.HasPrefix(e.Text, "EVAL") { // a script has its comment
+		if untranslated.MatchString(e.TextChinese) && !strings.HasPrefix(e.Text, "EVAL") { // a script is shown by its comment
 			t.Errorf("%s: %q in Chinese", v.Title, e.TextChinese)
 		}
 	}
 	t.Logf("%s: damage %q\n%s", v.Title, v.Damage, &timeline)
 }
 
-// untranslated matches words that no command or statement has.
+// untranslated matches words that do not occur in commands or statements.
 var untranslated = regexp.MustCompile(`\b(refused|lost|is|has|the|without|and|with|of)\b`)
 
-// TestChinese checks that every text of a timeline has its twin in Chinese, and that the
-// table has no others.
+// TestChinese checks that every text of a timeline has a Chinese translation, and that the table
+// has no other texts.
 func TestChinese(t *testing.T) {
 	t.Parallel()
 	word, verb := regexp.MustCompile(`[a-z]{2}`), regexp.MustCompile(`%[^a-z]*[a-z]`)
 	used := map[string]bool{
-		"accepted": true, "refused: sold out": true, "refused: the lock has been granted to another holder": true, // by takeText
-		"the lock was lost: the connection was lost": true, // an error
+		"accepted": true, "refused: sold out": true, "refused: the lock has been granted to another holder": true, // texts of takeText
+		"the lock was lost: the connection was lost": true, // text of an error
 		"true": true, "false": true,
 		"it should sell all units": true, "it should do damage, and did none": true, "it should do no damage": true,
 	}
@@ -163,7 +163,7 @@ func calledName(call *ast.CallExpr) string {
 	return ""
 }
 
-// TestVerdicts checks how a version is judged by its damage.
+// TestVerdicts checks the verdict on a version by its damage.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	damage := func(n int) func(context.Context, *Stage) Damage {
@@ -195,8 +195,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestServerFails checks that a server that cannot be stopped, because it has ended, is a
-// fault of the version. A panic would end the other versions.
+// TestServerFails checks that a server that cannot be stopped, because it has ended, is a fault of
+// the version. A panic would end the other versions.
 func TestServerFails(t *testing.T) {
 	t.Parallel()
 	testenv.OwnRedis(t) // or skips the test
@@ -211,7 +211,7 @@ func TestServerFails(t *testing.T) {
 	}
 }
 
-// TestStageCleansUp checks that cleanups run in reverse order, also after Fatalf.
+// TestStageCleansUp checks that cleanups run in reverse order, even after Fatalf.
 func TestStageCleansUp(t *testing.T) {
 	t.Parallel()
 	var order []int

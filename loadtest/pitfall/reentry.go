@@ -9,7 +9,7 @@ import (
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 )
 
-// reentry returns the pitfalls of a holder that asks for its lock again.
+// reentry returns the pitfalls of a holder that requests its lock again.
 func reentry() []Pitfall {
 	return []Pitfall{
 		{
@@ -38,8 +38,7 @@ func reentrant(ctx context.Context, s *Stage) Damage {
 	return reenter(lock.WithOwner(ctx, "order-17"), s, maxRun)
 }
 
-// reenter asks for a lock twice, as an order does that calls a service which needs the
-// same lock.
+// reenter requests a lock twice, like an order that calls a service which needs the same lock.
 func reenter(ctx context.Context, s *Stage, patience time.Duration) Damage {
 	name := s.key(lockName)
 	a := s.redisLocker(ctx, "A", redislock.Options{Lease: longLease})

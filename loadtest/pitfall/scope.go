@@ -39,8 +39,7 @@ func sharedLock(ctx context.Context, s *Stage) Damage {
 	return s.twoInstances(ctx, open("A"), open("B"))
 }
 
-// twoInstances lets instance B ask for the lock while A has read the count and not yet
-// written it.
+// twoInstances lets instance B request the lock after A has read the count and before A writes it.
 func (s *Stage) twoInstances(ctx context.Context, lockerA, lockerB lock.Locker) Damage {
 	name, shop := s.key(lockName), s.openShop(1)
 	a, b := s.locker("A", lockerA), s.locker("B", lockerB)
@@ -87,7 +86,7 @@ func (c *cutting) begin(ctx context.Context) {
 	c.stage.check(err)
 }
 
-// write writes the units that are left.
+// write writes the number of units left.
 func (c *cutting) write(ctx context.Context) {
 	c.do(ctx, fmt.Sprintf("UPDATE %s SET available = %d WHERE sku = 10001", c.table, c.seen-1))
 }

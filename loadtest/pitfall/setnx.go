@@ -11,7 +11,7 @@ import (
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 )
 
-// The leases of the experiments: short ones run out, long ones do not.
+// The leases of the experiments. Short leases run out, long leases do not.
 const (
 	shortLease = 200 * time.Millisecond
 	longLease  = 30 * time.Second
@@ -134,7 +134,7 @@ func endByServerClock(ctx context.Context, s *Stage) Damage {
 	return shop.damage()
 }
 
-// waitForDead makes B ask for the lock of a holder that is dead, for five short leases.
+// waitForDead makes B request the lock of a dead holder, for five short leases.
 func (s *Stage) waitForDead(ctx context.Context, key string, ask func(context.Context, redis.UniversalClient, string) (bool, error)) Damage {
 	const patience, interval = 5 * shortLease, 10 * time.Millisecond
 	b, silent := s.redis(ctx, "B"), s.silentRedis(ctx)
@@ -143,7 +143,7 @@ func (s *Stage) waitForDead(ctx context.Context, key string, ask func(context.Co
 	s.check(err)
 	for asked := start; !granted && asked.Sub(start) < patience; {
 		s.pause(ctx, interval)
-		asked = time.Now() // before it asks: a busy machine may answer late
+		asked = time.Now() // measured before the request, because a busy machine may answer late
 		granted, err = ask(ctx, silent, key)
 		s.check(err)
 	}
@@ -153,7 +153,7 @@ func (s *Stage) waitForDead(ctx context.Context, key string, ask func(context.Co
 		return Damage{}
 	}
 	s.at("B", "asks every %v for %.1f s, and is refused", interval, waited.Seconds())
-	s.check(b.PTTL(ctx, key).Err()) // the answer −1 in the timeline: the key has no expiry
+	s.check(b.PTTL(ctx, key).Err()) // shows −1 in the timeline: the key has no expiry
 	return lost(waited, "B waited, and the lock stays held until an operator deletes the key")
 }
 
@@ -219,8 +219,8 @@ func sharedOwner(ctx context.Context, s *Stage) Damage {
 	return shop.damage()
 }
 
-// lateUnlock has the same order of events with the project's Locker: A unlocks after
-// its lease has ended and B has the lock.
+// lateUnlock has the same order of events with the project's Locker: A unlocks after its lease has
+// ended and B has got the lock.
 func lateUnlock(ctx context.Context, s *Stage) Damage {
 	name, shop := s.key(lockName), s.openShop(1)
 	a := s.redisLocker(ctx, "A", redislock.Options{Lease: shortLease, Fixed: true})

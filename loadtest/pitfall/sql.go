@@ -12,8 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// rowWait bounds the wait for a row lock, in whole seconds: the least that MariaDB
-// takes.
+// rowWait bounds the wait for a row lock, in whole seconds. It is the minimum of MariaDB.
 const rowWait = 1
 
 // rows returns the pitfalls of rows in a database.
@@ -50,8 +49,7 @@ func rows() []Pitfall {
 	}
 }
 
-// databaseURL returns the URL of a database of MariaDB or MySQL: of a new one, or the
-// one to use.
+// databaseURL returns the URL of a database of MariaDB or MySQL: the named one, or a new one.
 func (s *Stage) databaseURL() string {
 	if s.servers.MySQL != "" {
 		return s.servers.MySQL
@@ -88,7 +86,7 @@ func (s *Stage) createTable(ctx context.Context, db *sql.DB, table, columns stri
 	s.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		_, _ = db.ExecContext(ctx, "DROP TABLE "+table) // otherwise a table of a few rows is left
+		_, _ = db.ExecContext(ctx, "DROP TABLE "+table) // if it fails, a table with a few rows stays
 	})
 }
 
@@ -110,7 +108,7 @@ type session struct {
 func (s *Stage) session(ctx context.Context, actor string, db *sql.DB, level string) session {
 	conn, err := db.Conn(ctx)
 	s.check(err)
-	s.Cleanup(func() { // a rollback frees the row locks for the statements that clean up
+	s.Cleanup(func() { // a rollback releases the row locks before the clean-up statements
 		_, _ = conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
 		_ = conn.Close()
 	})
@@ -118,7 +116,7 @@ func (s *Stage) session(ctx context.Context, actor string, db *sql.DB, level str
 		_, err := conn.ExecContext(ctx, statement)
 		s.check(err)
 	}
-	// MySQL has no bound for an idle transaction, and refuses the name.
+	// MySQL does not have this variable and returns an error.
 	_, _ = conn.ExecContext(ctx, "SET SESSION idle_transaction_timeout = 0")
 	return session{conn, s, actor}
 }
@@ -232,7 +230,7 @@ func unindexed(ctx context.Context, s *Stage) Damage { return s.lockOther(ctx, f
 
 func indexed(ctx context.Context, s *Stage) Damage { return s.lockOther(ctx, true) }
 
-// lockOther lets A lock a SKU, and B another.
+// lockOther makes A lock one SKU, and B another.
 func (s *Stage) lockOther(ctx context.Context, index bool) Damage {
 	db := s.database(ctx)
 	table := s.stockTable(ctx, db, index)
@@ -253,7 +251,7 @@ func gapLocked(ctx context.Context, s *Stage) Damage { return s.insertIntoGap(ct
 
 func gapFree(ctx context.Context, s *Stage) Damage { return s.insertIntoGap(ctx, readCommitted) }
 
-// insertIntoGap lets A lock a SKU that does not exist, and B create another one near it.
+// insertIntoGap makes A lock a SKU that does not exist, and B create another one near it.
 func (s *Stage) insertIntoGap(ctx context.Context, level string) Damage {
 	db := s.database(ctx)
 	table := s.stockTable(ctx, db, true)
@@ -274,8 +272,7 @@ func optimisticOnce(ctx context.Context, s *Stage) Damage { return s.optimistic(
 
 func optimisticRetried(ctx context.Context, s *Stage) Damage { return s.optimistic(ctx, true) }
 
-// optimistic lets three orders read the same version of a row with three units, and
-// then write.
+// optimistic makes three orders read the same version of a row with three units, and then write.
 func (s *Stage) optimistic(ctx context.Context, retry bool) Damage {
 	db := s.database(ctx)
 	table := s.stockTable(ctx, db, true)

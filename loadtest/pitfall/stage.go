@@ -19,18 +19,18 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// Stage is where one version runs. It gives the actors their servers and records what
-// they do. It is a [testenv.T]: what the version starts ends with it.
+// Stage is where one version runs. It gives the actors their servers and records what they do. It
+// is a [testenv.T]: servers that the version starts end with it.
 //
-// Names of keys and tables begin with a prefix of the run, so that runs on one server
-// do not meet. The timeline shows them without it.
+// Names of keys and tables begin with a prefix of the run, so that runs on one server do not
+// conflict. The timeline shows the names without the prefix.
 type Stage struct {
 	testenv.T
 	servers  Servers
 	prefix   string
 	ledgerID uuid.UUID // part of the keys of gates
-	started  time.Time // of the first event: servers have started by then
-	tidies   bool      // removes its keys at the end
+	started  time.Time // time of the first event, when the servers have started
+	tidies   bool      // removes the run's keys at the end
 
 	mu     sync.Mutex
 	events []results.Event
@@ -61,9 +61,8 @@ func (s *Stage) check(err error) {
 	}
 }
 
-// at adds an event to the timeline, in English and, by the table chinese, in Chinese. It
-// ignores events after the end of the run, such as the loss of a lease that was not
-// unlocked.
+// at adds an event to the timeline, in English and, by the table chinese, in Chinese. It ignores
+// events after the end of the run, such as the loss of a lease that was never unlocked.
 func (s *Stage) at(actor, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +89,8 @@ var longNumber = regexp.MustCompile(`\b\d{7,}(\d{6})\b`)
 // key returns the name of a key or table in this run.
 func (s *Stage) key(name string) string { return s.prefix + name }
 
-// pause waits for d. The experiments use it where time itself matters: for work that
-// outlasts a lease.
+// pause waits for d. The experiments use it only where time itself matters, for work that outlasts
+// a lease.
 func (s *Stage) pause(ctx context.Context, d time.Duration) {
 	s.check(retry.Sleep(ctx, d))
 }
@@ -133,14 +132,14 @@ func (s *Stage) connect(ctx context.Context, url string) redis.UniversalClient {
 	return client
 }
 
-// removeKeys deletes the keys with these parts from a server that goes on.
+// removeKeys deletes the keys with these parts from a server that keeps running.
 func removeKeys(client redis.UniversalClient, parts ...string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for _, part := range parts {
 		keys := client.Scan(ctx, 0, "*"+part+"*", 1000).Iterator()
 		for keys.Next(ctx) {
-			_ = client.Unlink(ctx, keys.Val()).Err() // a key that is left is a few bytes
+			_ = client.Unlink(ctx, keys.Val()).Err() // if it fails, a few bytes stay on the server
 		}
 	}
 }
@@ -167,8 +166,8 @@ func (l commandLog) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// commandText returns the command as one types it. It is empty for commands that a
-// connection sends by itself. Of a script it shows the comment in the first line.
+// commandText returns the command as a user would type it. It is empty for commands that a
+// connection sends by itself. For a script it is the comment in the script's first line.
 func commandText(cmd redis.Cmder) string {
 	words := make([]string, len(cmd.Args()))
 	for i, arg := range cmd.Args() {
@@ -189,7 +188,7 @@ func commandText(cmd redis.Cmder) string {
 	return strings.Join(words, " ")
 }
 
-// answerText returns the answer as redis-cli prints it.
+// answerText returns the answer in the form of redis-cli.
 func answerText(cmd redis.Cmder, err error) string {
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -205,7 +204,7 @@ func answerText(cmd redis.Cmder, err error) string {
 		return map[bool]string{true: "1", false: "0"}[cmd.Val()]
 	case *redis.IntCmd:
 		return fmt.Sprint(cmd.Val())
-	case *redis.DurationCmd: // PTTL
+	case *redis.DurationCmd: // the answer to PTTL
 		if cmd.Val() < 0 {
 			return fmt.Sprint(int64(cmd.Val()))
 		}
@@ -236,7 +235,7 @@ func (l actorLocker) Lock(ctx context.Context, name string) (lock.Lease, error) 
 	return l.asked(ctx, fmt.Sprintf("Lock(%s)", name), lease, err)
 }
 
-// TryLock asks for the lock once.
+// TryLock requests the lock once.
 func (l actorLocker) TryLock(ctx context.Context, name string) (lock.Lease, error) {
 	lease, err := l.inner.TryLock(ctx, name)
 	return l.asked(ctx, fmt.Sprintf("TryLock(%s)", name), lease, err)
@@ -256,7 +255,7 @@ func (l actorLocker) asked(ctx context.Context, call string, lease lock.Lease, e
 		l.stage.at(l.actor, "%s → held", call)
 	case errors.Is(err, context.DeadlineExceeded):
 		l.stage.at(l.actor, "%s → gives up", call)
-	case strings.Contains(err.Error(), "a majority of the servers does not answer"): // its end lists each server
+	case strings.Contains(err.Error(), "a majority of the servers does not answer"): // the end of the error lists each server
 		l.stage.at(l.actor, "%s → refused: a majority of the servers does not answer", call)
 	default:
 		l.stage.at(l.actor, "%s → %v", call, err)
@@ -264,13 +263,13 @@ func (l actorLocker) asked(ctx context.Context, call string, lease lock.Lease, e
 	return lease, err
 }
 
-// Servers may refuse a request a few times after a failure.
+// Bounds of a request's tries: servers may refuse it a few times after a failure.
 const (
 	maxTries = 20
 	tryPause = 200 * time.Millisecond
 )
 
-// lock waits for the lock, which must be granted in the end.
+// lock waits for the lock, and ends the run if it is not granted.
 func (l actorLocker) lock(ctx context.Context, name string) lock.Lease {
 	for try := 1; ; try++ {
 		lease, err := l.wait(ctx, name, maxRun)
@@ -284,7 +283,7 @@ func (l actorLocker) lock(ctx context.Context, name string) lock.Lease {
 	}
 }
 
-// tryLock asks for the lock until it is granted or held.
+// tryLock requests the lock until it is granted or held.
 func (l actorLocker) tryLock(ctx context.Context, name string) (lock.Lease, error) {
 	for try := 1; ; try++ {
 		lease, err := l.TryLock(ctx, name)
@@ -298,7 +297,7 @@ func (l actorLocker) tryLock(ctx context.Context, name string) (lock.Lease, erro
 	}
 }
 
-// mustBeHeld asks for the lock, which another actor must hold.
+// mustBeHeld requests the lock, which another actor must hold.
 func (l actorLocker) mustBeHeld(ctx context.Context, name string) {
 	if _, err := l.tryLock(ctx, name); err == nil {
 		l.stage.Fatalf("%s has the lock that another holds", l.actor)
@@ -324,12 +323,11 @@ func (l actorLocker) unlock(ctx context.Context, lease lock.Lease) {
 	}
 }
 
-// shop sells one product. An order reads the count, and sells a unit by writing the
-// count that it read, less one. That is correct only while one order at a time does
-// it.
+// shop sells one product. An order reads the count, and sells a unit by writing the count that it
+// read minus one. That is correct only if orders run one at a time.
 type shop struct {
 	stage *Stage
-	stock int // at the start
+	stock int // units at the start
 
 	mu        sync.Mutex
 	available int
@@ -369,6 +367,6 @@ func (sh *shop) sellUnder(actor string, lease lock.Lease, seen int) {
 	sh.sell(actor, seen)
 }
 
-// damage compares the units sold with the stock. Every experiment has orders for all of
-// it.
+// damage compares the units sold with the stock. Every experiment places orders for the whole
+// stock.
 func (sh *shop) damage() Damage { return sale(sh.sold, sh.stock) }

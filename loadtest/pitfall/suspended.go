@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// shortSession is the timeout of the sessions that end in an experiment, and longSession
-// that of the others, also on a busy machine.
+// shortSession is the timeout of sessions that end in an experiment. longSession is that of the
+// other sessions, which must last even on a busy machine.
 const shortSession, longSession = 2 * time.Second, 10 * time.Second
 
 // zooKeeper returns the address of the ZooKeeper of the experiments.
@@ -23,14 +23,14 @@ func (s *Stage) zooKeeper() string {
 	return testenv.ZooKeeper(s)
 }
 
-// suspendedIgnored uses the lock of the client library, which does not tell its holder that
-// the connection is lost. In Curator the holder is told SUSPENDED.
+// suspendedIgnored uses the lock of the client library, which does not report a lost connection to
+// its holder. Curator reports it as SUSPENDED.
 func suspendedIgnored(ctx context.Context, s *Stage) Damage {
 	const call = "Lock(" + lockName + ")"
 	shop, addr := s.openShop(1), s.zooKeeper()
 	wire := testenv.NewWire(s, addr)
 	connA, connB := s.connectZooKeeper(ctx, wire.Addr(), shortSession), s.connectZooKeeper(ctx, addr, longSession)
-	s.Cleanup(wire.Thaw) // so that A's session can end
+	s.Cleanup(wire.Thaw) // lets A's session end
 	parent := "/" + strings.TrimSuffix(s.prefix, "_")
 	s.Cleanup(func() { _ = connB.Delete(parent, -1) })
 	a, b := zk.NewLock(connA, parent, zk.WorldACL(zk.PermAll)), zk.NewLock(connB, parent, zk.WorldACL(zk.PermAll))
@@ -41,7 +41,7 @@ func suspendedIgnored(ctx context.Context, s *Stage) Damage {
 	s.at("network", "cuts A off from ZooKeeper")
 	s.await(ctx, "A is disconnected", func() bool { return connA.State() != zk.StateHasSession })
 	s.at("A", "is told SUSPENDED, and works on")
-	s.check(b.Lock()) // returns when A's session has ended
+	s.check(b.Lock()) // waits until A's session has ended
 	s.Cleanup(func() { _ = b.Unlock() })
 	s.at("ZooKeeper", "ends A's session, and deletes its node")
 	s.at("B", "%s → granted", call)
@@ -62,7 +62,7 @@ func suspendedHeeded(ctx context.Context, s *Stage) Damage {
 		return s.locker(actor, l)
 	}
 	a, b := open("A", wire.Addr(), shortSession), open("B", addr, longSession)
-	s.Cleanup(wire.Thaw) // so that A's session can end
+	s.Cleanup(wire.Thaw) // lets A's session end
 	leaseA := a.lock(ctx, name)
 	seenByA := shop.read("A")
 	wire.Freeze()

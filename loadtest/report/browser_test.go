@@ -28,7 +28,7 @@ var (
 	lookFolder = flag.String("look.folder", "", "the folder for the pictures of TestLook")
 )
 
-// recordFaults makes a page keep its errors and the violations of its policy.
+// recordFaults makes a page record its errors and the violations of its policy.
 const recordFaults = `window.faults = [];
 addEventListener("error", (e) => faults.push(String(e.message)));
 addEventListener("securitypolicyviolation", (e) => faults.push("policy: " + e.violatedDirective + " " + e.blockedURI));`
@@ -76,14 +76,14 @@ func eval[T any](t *testing.T, ctx context.Context, expression string) T {
 	return value
 }
 
-// press clicks on an element, and returns when the page has handled the click.
+// press clicks an element, and returns when the page has handled the click.
 func press(t *testing.T, ctx context.Context, selector string) {
 	t.Helper()
 	eval[chromedp.Void](t, ctx, fmt.Sprintf("document.querySelector(%q).click()", selector))
 }
 
-// reload reloads the page until the expression has the value: Chromium stores a choice a
-// moment after the page has made it.
+// reload reloads the page until the expression has the value, because Chromium stores a choice with
+// a short delay.
 func reload(t *testing.T, ctx context.Context, expression, want string) {
 	t.Helper()
 	testenv.Await(t, "after a reload, "+expression+" is "+want, func() bool {
@@ -101,7 +101,7 @@ func scheme(t *testing.T, ctx context.Context, media, colors string) {
 	}
 }
 
-// TestBrowser uses reports as their readers do.
+// TestBrowser uses reports like a reader.
 func TestBrowser(t *testing.T) {
 	t.Parallel()
 	ctx := chromium.Start(t)
@@ -116,7 +116,7 @@ func useReport(t *testing.T, ctx context.Context) {
 	address := save(t, written(t, run))
 	do(t, ctx, chromedp.EmulateViewport(1440, 900), chromedp.Navigate(address))
 
-	// Its language is the browser's.
+	// The page has the language of the browser.
 	const visible = "document.querySelector('h1').innerText.trim()"
 	if got := eval[string](t, ctx, visible); got != "One strategy sold what was not there" {
 		t.Errorf("the headline is %q", got)
@@ -142,7 +142,7 @@ func useReport(t *testing.T, ctx context.Context) {
 		t.Errorf("the strategy is back in %d places", n)
 	}
 
-	// Charts tell their figures under the pointer.
+	// Charts show their figures under the pointer.
 	hover(t, ctx, "#latency-plot", 0.999)
 	if got := eval[string](t, ctx, "document.querySelector('.readout').innerText"); !strings.Contains(got, "none") || !strings.Contains(got, "30.02 ms") || !strings.Contains(got, "max") {
 		t.Errorf("the latency under the pointer is %q", got)
@@ -151,19 +151,19 @@ func useReport(t *testing.T, ctx context.Context) {
 	if got := eval[string](t, ctx, `document.querySelector('[data-panel="0"] + .x .reading').innerText`); !strings.HasSuffix(got, "−18 left") {
 		t.Errorf("the stock under the pointer is %q", got)
 	}
-	// Or by keys.
+	// The keyboard works as well.
 	do(t, ctx, chromedp.Focus(chromedp.CSS("#latency-plot")), chromedp.KeyEvent("\u0303")) // right arrow
 	if got := eval[string](t, ctx, "document.querySelector('.readout').innerText"); !strings.HasPrefix(got, "p1\n") {
 		t.Errorf("after an arrow key, the latency is %q", got)
 	}
 
-	// The language changes, and stays.
+	// The language changes, and the choice is kept.
 	press(t, ctx, `[data-language="zh-CN"]`)
 	reload(t, ctx, visible+" + document.title", "一种策略卖出了不存在的库存一种策略卖出了不存在的库存 · Holdfast")
 	if got := eval[int](t, ctx, "[...document.querySelectorAll('.en')].filter(e => e.getClientRects().length).length"); got != 0 {
 		t.Errorf("%d English texts are visible", got)
 	}
-	// So do the colours.
+	// The colours change, and the choice is kept.
 	press(t, ctx, `[data-theme-choice="dark"]`)
 	const ground = "getComputedStyle(document.body).backgroundColor"
 	reload(t, ctx, ground, "rgb(14, 17, 22)")
@@ -180,7 +180,7 @@ func useReport(t *testing.T, ctx context.Context) {
 	}
 	scheme(t, ctx, "", "light")
 
-	// Nothing is cut at any width.
+	// No text is cut off at any width.
 	for _, width := range []int64{1440, 768, 390, 320} {
 		for _, language := range []string{"en", "zh"} {
 			do(t, ctx, chromedp.EmulateViewport(width, 800), chromedp.Navigate(address+"?language="+language))
@@ -194,7 +194,7 @@ func useReport(t *testing.T, ctx context.Context) {
 	}
 }
 
-// widest names the elements that reach beyond the right edge.
+// widest names the elements that extend beyond the right edge.
 const widest = `[...document.querySelectorAll("body *")].filter(e => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5).map(e => e.outerHTML.slice(0, 80)).join("; ")`
 
 // hover moves the pointer to an element, at a share of its width.
@@ -209,7 +209,7 @@ func hover(t *testing.T, ctx context.Context, selector string, share float64) {
 	do(t, ctx, chromedp.MouseEvent(chromedp.MouseMoved, at[0], at[1]))
 }
 
-// useWithoutScripts: the report is whole without scripts.
+// useWithoutScripts checks that the report is complete without scripts.
 func useWithoutScripts(t *testing.T, ctx context.Context) {
 	if _, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func useWithoutScripts(t *testing.T, ctx context.Context) {
 	}
 }
 
-// TestLook takes the pictures of make report-look, which names the report.
+// TestLook takes the screenshots for make report-look, which names the report.
 func TestLook(t *testing.T) {
 	if *lookReport == "" {
 		return // not skipped: there is nothing to check

@@ -13,13 +13,13 @@ import (
 
 // series identifies a strategy in all charts of the page.
 type series struct {
-	Index int // in Run.Strategies
+	Index int // index in Run.Strategies
 	Name  string
-	Color int // the class c0, c1, … of the style sheet
+	Color int // number of the class c0, c1, … in the style sheet
 }
 
-// soundColors are the colours of strategies that promise not to oversell. The
-// brokenColors behind them are reds.
+// soundColors is the number of colours for strategies that promise not to oversell. brokenColors is
+// the number of reds, which follow them in the style sheet.
 const soundColors, brokenColors = 9, 3
 
 // legend returns the series of the strategies.
@@ -43,11 +43,11 @@ func legend(run *results.Run) []series {
 type bar struct {
 	series
 	Parts  []part
-	Mark   string // place of a mark on the bar in percent, empty: none
-	Tip    []text // appears under the pointer
+	Mark   string // place of a mark on the bar in percent; empty: none
+	Tip    []text // shown under the pointer
 	Figure string
 	Alarm  bool
-	Note   text // below the figure
+	Note   text // shown below the figure
 }
 
 type part struct {
@@ -66,7 +66,7 @@ func percent(value, whole float64) string {
 // number returns a number with at most two digits after the point.
 func number(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
 
-// oversoldBars returns what each strategy sold, those that oversold most first.
+// oversoldBars returns the units that each strategy sold, those that oversold most first.
 func (d dictionary) oversoldBars(run *results.Run, legend []series) (bars []bar) {
 	var most int64
 	for _, r := range run.Strategies {
@@ -136,7 +136,7 @@ func (d dictionary) processes() []process {
 	}
 }
 
-// cpuBars returns the CPU time per order, and the processes that it was measured of.
+// cpuBars returns the CPU time per order, and the processes whose time was measured.
 func (d dictionary) cpuBars(run *results.Run, legend []series) (bars []bar, measured []process) {
 	most, totals := 0.0, make([]float64, len(run.Strategies))
 	for _, p := range d.processes() {
@@ -189,9 +189,8 @@ type levels struct {
 // maxPoints bounds the points of one line.
 const maxPoints = 160
 
-// stockLevels returns the units left after each sale, or after some of the sales if
-// there are many. It keeps the sale of the last unit, and ends when the stock has been
-// sold twice.
+// stockLevels returns the units left after each sale, or after some of the sales if there are many.
+// It always includes the sale of the last unit, and ends when the stock has been sold twice.
 func stockLevels(r results.Result) levels {
 	l := levels{[]float64{0}, []int64{r.Stock}}
 	sales := r.Sales[:min(int64(len(r.Sales)), 2*r.Stock)]
@@ -240,9 +239,8 @@ func (p *path) to(x, y float64) { *p = append(*p, number(x)+" "+number(y)) }
 
 func (p path) String() string { return "M" + strings.Join(p, "L") }
 
-// latency is the chart of the latency by percentile, with its table. Both of its scales
-// are logarithmic: x is the logarithm of how many answers there are for each one that
-// takes longer.
+// latency is the chart of the latency by percentile, with its table. Both of its scales are
+// logarithmic. x is the logarithm of the number of answers for each one that takes longer.
 type latency struct {
 	X, Y    []tick
 	Curves  []curve
@@ -252,7 +250,7 @@ type latency struct {
 }
 
 type tick struct {
-	At    string // in percent
+	At    string // place on the axis in percent
 	Label string
 	Minor bool
 }
@@ -261,7 +259,7 @@ type curve struct {
 	series
 	Path   string
 	Tag    string // place of the name beside the chart, in percent
-	Leader string // from the end of the curve to its name
+	Leader string // line from the end of the curve to its name
 	end    point
 	tag    float64
 }
@@ -278,11 +276,11 @@ type latencyRow struct {
 type stop struct {
 	Name   string     `json:"name"`
 	At     float64    `json:"at"`     // from 0 to 1
-	Millis []*float64 `json:"millis"` // by the index of the strategy
+	Millis []*float64 `json:"millis"` // values by the index of the strategy
 }
 
 const (
-	leastMillis = 0.01 // bounds the scale
+	leastMillis = 0.01 // lower bound of the scale
 	// tagGap is the distance of names beside the chart, in percent of its height.
 	tagGap = 4.3
 )
@@ -302,7 +300,7 @@ func nines(quantile float64, answers int64) (place float64, ok bool) {
 // answers counts the answers that have a latency.
 func answers(r results.Result) int64 { return r.Accepted + r.TurnedDown + r.Refused }
 
-// latencyChart returns nil if no latency was measured.
+// latencyChart returns the chart of the run's latencies, or nil if none was measured.
 func latencyChart(run *results.Run, legend []series) *latency {
 	least, most, width := math.Inf(1), math.Inf(-1), 2.0
 	for _, r := range run.Strategies {
@@ -348,8 +346,8 @@ func latencyChart(run *results.Run, legend []series) *latency {
 	return l
 }
 
-// millisTicks returns ticks at 1, 2 and 5 of every power of ten, and the logarithms of
-// the first and the last of them, between which all values are.
+// millisTicks returns ticks at 1, 2 and 5 of every power of ten. It also returns the logarithms of
+// the first and the last tick, between which all values are.
 func millisTicks(least, most float64) (ticks []tick, low, high float64) {
 	var values []float64
 	for power := math.Floor(math.Log10(least)); power <= math.Ceil(math.Log10(most))+1; power++ {

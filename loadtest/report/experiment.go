@@ -34,7 +34,7 @@ func WriteExperiment(w io.Writer, e results.Experiment, colors bool) {
 	fmt.Fprintln(w)
 }
 
-// WriteSummary writes how many experiments turned out as expected, and what did not run.
+// WriteSummary writes how many experiments ended as expected, and which did not run.
 func WriteSummary(w io.Writer, all []results.Experiment) {
 	ran, failed, notRun := tally(all)
 	fmt.Fprintf(w, "ran %d of %d versions; %d were not as expected\n", ran, ran+len(notRun), failed)
@@ -43,8 +43,8 @@ func WriteSummary(w io.Writer, all []results.Experiment) {
 	}
 }
 
-// tally counts the versions that ran and those that did not turn out as expected, and
-// lists those that did not run.
+// tally counts the versions that ran, and those that did not end as expected. It lists those that
+// did not run.
 func tally(all []results.Experiment) (ran, failed int, notRun []string) {
 	for _, e := range all {
 		for _, v := range e.Versions {

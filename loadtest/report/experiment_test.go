@@ -56,7 +56,7 @@ func TestWritePageOfPitfalls(t *testing.T) {
 	}
 }
 
-// TestTimeline: the line of an actor goes from its first event to its last one.
+// TestTimeline checks that the line of an actor goes from its first event to its last one.
 func TestTimeline(t *testing.T) {
 	t.Parallel()
 	var got []string

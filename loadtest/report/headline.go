@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// headline states the outcome of the run in one sentence. What nobody expected comes
-// first: a strategy that must not oversell and did, or a broken one that did not.
+// headline states the outcome of the run in one sentence. Unexpected outcomes come first: a
+// strategy that oversold and must not, or a broken one that did not oversell.
 func (d dictionary) headline(run *results.Run) text {
 	all, broken := len(run.Strategies), run.Count(results.Broken)
 	switch {
@@ -63,7 +63,7 @@ func oversellers(run *results.Run) (names []string) {
 	return names
 }
 
-// lead explains the headline.
+// lead returns the explanation below the headline.
 func (d dictionary) lead(run *results.Run) (sentences []text) {
 	if len(run.Strategies) == 0 {
 		return nil
@@ -85,7 +85,7 @@ func (d dictionary) lead(run *results.Run) (sentences []text) {
 	return sentences
 }
 
-// rushLead says how much the outcome of a rush proves.
+// rushLead explains how much the outcome of a rush proves.
 func (d dictionary) rushLead(run *results.Run) (sentences []text) {
 	oversold := oversellers(run)
 	var caught int64

@@ -1,4 +1,4 @@
-// Package report presents a load test to people.
+// Package report presents the results of a load test on a page and on a terminal.
 package report
 
 import (
@@ -17,13 +17,13 @@ import (
 //go:embed page
 var files embed.FS
 
-// view is what the page shows of a run.
+// view has the contents of the page for a run.
 type view struct {
 	*results.Run
 	Measured bool // the page shows a load
 	Headline text
 	Lead     text
-	Tone     string // class of the headline
+	Tone     string // CSS class of the headline
 	Facts    []text
 	Faults   []fault
 	Failures []fault
@@ -204,8 +204,8 @@ func alarmUnless(fine bool) string {
 	return "alarm"
 }
 
-// bestTile names the strategy with the best figure of those that did what they promise
-// and did not oversell. In a lifecycle load, speed is not the point.
+// bestTile names the strategy with the best figure of those that did what they promise and did not
+// oversell. It returns no tile for a lifecycle load, which does not measure speed.
 func (d dictionary) bestTile(run *results.Run) []tile {
 	better := func(a, b results.Result) bool { return a.PerSecond > b.PerSecond }
 	show := func(r results.Result) tile {
@@ -255,7 +255,7 @@ func (d dictionary) throughputWords(run *results.Run) (title, note text) {
 
 // addTable adds the columns of the terminal's table.
 func (v *view) addTable(d dictionary) {
-	columns := columns(v.Run)[1:] // the first one has the names
+	columns := columns(v.Run)[1:] // the first column has the names
 	if v.Lifecycle() {
 		at := slices.IndexFunc(columns, func(c column) bool { return c.title == "refunds due" })
 		columns = slices.Insert(slices.Clone(columns), at, ended("payments", func(l *results.Lifecycle) int64 { return l.Payments }))
@@ -308,7 +308,7 @@ func (d dictionary) notes(run *results.Run) (all []text) {
 	return all
 }
 
-// method says what the figures of a rush do not show.
+// method explains what the figures of a rush do not show.
 func (d dictionary) method(run *results.Run) []text {
 	if run.Open() || run.Lifecycle() {
 		return nil
@@ -316,7 +316,7 @@ func (d dictionary) method(run *results.Run) []text {
 	return []text{d.say("method.oversold"), d.say("method.closed")}
 }
 
-// loads says how the strategies were loaded, and names those whose load differs.
+// loads describes the load of the strategies, and names the strategies with another load.
 func loads(run *results.Run) (all []text) {
 	names := make(map[text][]string)
 	for _, r := range run.Strategies {

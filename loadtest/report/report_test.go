@@ -118,7 +118,7 @@ var (
 	comment  = regexp.MustCompile(`(?m)^\s*// .*$`)
 )
 
-// TestPageNeedsNothing: the page loads nothing, and has no scripts in attributes.
+// TestPageNeedsNothing checks that the page loads nothing, and has no scripts in attributes.
 func TestPageNeedsNothing(t *testing.T) {
 	t.Parallel()
 	run := read(t)
@@ -139,7 +139,8 @@ func TestPageNeedsNothing(t *testing.T) {
 	}
 }
 
-// TestHeadline: what nobody expected comes first, and what was expected is not an alarm.
+// TestHeadline checks that unexpected outcomes come first, and that an expected one is not an
+// alarm.
 func TestHeadline(t *testing.T) {
 	t.Parallel()
 	words, err := readDictionary()
@@ -152,7 +153,7 @@ func TestHeadline(t *testing.T) {
 		surprise = results.Result{Strategy: "merged", Sound: true, Oversold: 3, Verdict: results.Broken, Surprise: results.Oversell}
 		crashed  = results.Result{Strategy: "lua", Sound: true, Verdict: results.Broken, Crash: &results.Result{Oversold: 1, Surprise: results.Oversell}}
 		quiet    = results.Result{Strategy: "mutex", Verdict: results.Broken, Surprise: results.NoOversell}
-		alone    = results.Result{Strategy: "mutex", Verdict: results.AsPromised} // with one instance
+		alone    = results.Result{Strategy: "mutex", Verdict: results.AsPromised} // a result with one instance
 		uncaught = results.Result{Strategy: "none", Verdict: results.Broken, Surprise: results.NoCatch}
 		lost     = results.Result{Strategy: "lua", Sound: true, Verdict: results.Broken}
 		open     = results.Result{Strategy: "lua", Sound: true, Verdict: results.Undecided}
@@ -197,7 +198,7 @@ func TestHeadline(t *testing.T) {
 	}
 }
 
-// TestDictionary: both languages have the texts that the page uses, and no others.
+// TestDictionary checks that both languages have exactly the texts that the page uses.
 func TestDictionary(t *testing.T) {
 	t.Parallel()
 	words, err := readDictionary()
@@ -238,7 +239,7 @@ func TestDictionary(t *testing.T) {
 			}
 			for _, found := range regexp.MustCompile(`(?:\bt |say\(|counted\()"([^"]+)"([,)}])?`).FindAllStringSubmatch(string(source), -1) {
 				if key := found[1]; strings.HasSuffix(key, ".") {
-					continue // the rest is the title of a column, or a verdict
+					continue // the other texts are titles of columns, or verdicts
 				} else if strings.Contains(found[0], "counted(") {
 					used[key+".1"], used[key+".n"] = true, true
 				} else {
@@ -298,8 +299,8 @@ func TestReadable(t *testing.T) {
 	}
 }
 
-// TestWritePageSpeaksBoth: stores, loads and faults are in both languages. A report of
-// before has them in English alone.
+// TestWritePageSpeaksBoth checks that stores, loads and faults are shown in both languages. An
+// older report has them only in English.
 func TestWritePageSpeaksBoth(t *testing.T) {
 	t.Parallel()
 	run := search(read(t))
@@ -342,7 +343,7 @@ func TestLatencyChart(t *testing.T) {
 	if l.Curves[0].Tag != "0" || l.Curves[1].Tag != "4.3" {
 		t.Errorf("the names are at %s and %s", l.Curves[0].Tag, l.Curves[1].Tag)
 	}
-	// p99.99 of 1,000 answers would be the maximum again.
+	// The p99.99 of 1,000 answers would be the maximum again.
 	if got, want := strings.Join(l.Columns, " "), "p50 p90 max"; got != want {
 		t.Errorf("the columns are %s, want %s", got, want)
 	}
@@ -369,7 +370,7 @@ func TestPanels(t *testing.T) {
 	if p.End != "−1" || p.Zero != "0.20" || p.Seconds != "0.40" || p.Last != "0.40" || !p.Below {
 		t.Errorf("%+v", p)
 	}
-	// A line of many sales keeps the sale of the last unit, and ends at the bottom.
+	// A line of many sales includes the sale of the last unit, and ends at the bottom.
 	for _, many := range []int{319, 2002, 7003} {
 		long := results.Result{Stock: 1001, Sales: make([]float64, many)}
 		for i := range long.Sales {

@@ -14,7 +14,7 @@ type column struct {
 	cell  func(*results.Result) any
 }
 
-// The columns of several loads.
+// The columns that several kinds of load share.
 var (
 	acceptedColumn = column{"accepted", func(s *results.Result) any { return s.Accepted }}
 	oversoldColumn = column{"oversold", func(s *results.Result) any { return table.Cell{Text: fmt.Sprint(s.Oversold), Alarm: s.Oversold > 0} }}
@@ -74,7 +74,7 @@ var rushColumns = []column{
 	failedColumn,
 }
 
-// queuedColumns are about orders that were answered 202.
+// queuedColumns are the columns about orders that were answered 202.
 var queuedColumns = []column{
 	{"queued", func(s *results.Result) any { return s.Queued }},
 	{"turned down", func(s *results.Result) any { return s.TurnedDown }},
@@ -113,7 +113,7 @@ func history(s *results.Result) results.History {
 	return *s.History
 }
 
-// ended returns a column with one count of what became of the orders.
+// ended returns a column with the number of orders that ended in one way.
 func ended(title string, count func(*results.Lifecycle) int64) column {
 	return column{title, func(s *results.Result) any {
 		if s.Lifecycle == nil {

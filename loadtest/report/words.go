@@ -16,7 +16,7 @@ type text struct {
 	Chinese string `json:"zh-CN"`
 }
 
-// same returns a text that is the same in both languages, as names and figures are.
+// same returns a text that is the same in both languages, such as a name or a figure.
 func same(s string) text { return text{s, s} }
 
 // pair returns a text of the results. Older results have no Chinese text.
@@ -40,9 +40,8 @@ func readDictionary() (d dictionary, err error) {
 	return d, nil
 }
 
-// say returns the text with this key. An argument can be a text; integers get commas
-// between their thousands. A key that is missing stands for itself; a test looks for such
-// keys.
+// say returns the text with this key. An argument can be a text; integers get commas between their
+// thousands. If the key is missing, say returns the key; a test looks for such keys.
 func (d dictionary) say(key string, args ...any) text {
 	t := same(key)
 	if english, ok := d.english[key]; ok {
@@ -67,8 +66,8 @@ func (d dictionary) say(key string, args ...any) text {
 	return t
 }
 
-// counted says the text for one, or the text for several with their number in words at
-// its beginning.
+// counted returns the text for one, or the text for several. The latter begins with the number in
+// words.
 func (d dictionary) counted(key string, n int, one string) text {
 	if n == 1 {
 		return d.say(key+".1", one)
@@ -76,8 +75,7 @@ func (d dictionary) counted(key string, n int, one string) text {
 	return d.say(key+".n", d.number(n))
 }
 
-// number returns a number in words, if there is a word for it, as a sentence begins with
-// it.
+// number returns a number in words for the beginning of a sentence, or in digits if it has no word.
 func (d dictionary) number(n int) text {
 	words := d.say("numbers")
 	english, chinese := strings.Fields(words.English), strings.Fields(words.Chinese)
@@ -108,7 +106,8 @@ func joined(sentences []text) (paragraph text) {
 	return paragraph
 }
 
-// spans writes a text into the page. Style sheets hide the language that is not chosen.
+// spans writes a text into the page in both languages. Style sheets hide the language that is not
+// chosen.
 func spans(t text) template.HTML {
 	if t.English == t.Chinese {
 		return template.HTML(template.HTMLEscapeString(t.English))
@@ -132,8 +131,8 @@ func grouped(n int64) string {
 
 var large = regexp.MustCompile(`\d{4,}(\.\d+)?`)
 
-// readable puts commas between the thousands of numbers in a figure. From 1,000 up, a
-// fraction says nothing.
+// readable puts commas between the thousands of numbers in a figure. It drops the fraction of
+// numbers from 1,000 up.
 func readable(figure string) string {
 	return large.ReplaceAllStringFunc(figure, func(digits string) string {
 		n, err := strconv.ParseFloat(digits, 64)
@@ -144,5 +143,6 @@ func readable(figure string) string {
 	})
 }
 
-// decimal formats a number with two digits after the point, as far as they say something.
+// decimal formats a number with two digits after the point. From 1,000 up it drops them, as
+// readable does.
 func decimal(n float64) string { return readable(fmt.Sprintf("%.2f", n)) }

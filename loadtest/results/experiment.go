@@ -9,24 +9,24 @@ type Experiment struct {
 	Versions     []Version `json:"versions"`
 }
 
-// Version is one way of writing the code, and what happened when it ran.
+// Version is the result of one way of writing the code.
 type Version struct {
 	Title        string  `json:"title"`
 	TitleChinese string  `json:"title_chinese"`
-	Flawed       bool    `json:"flawed"` // it must do damage; other versions must do none
+	Flawed       bool    `json:"flawed"` // the version must do damage; other versions must not
 	Events       []Event `json:"events"`
 
-	Damage        string `json:"damage"` // empty: none
+	Damage        string `json:"damage"` // empty if there was no damage
 	DamageChinese string `json:"damage_chinese,omitempty"`
-	NotRun        string `json:"not_run,omitempty"` // why it did not run
+	NotRun        string `json:"not_run,omitempty"` // why the version did not run
 	NotRunChinese string `json:"not_run_chinese,omitempty"`
 	Fault         string `json:"fault,omitempty"` // why the experiment failed
 	FaultChinese  string `json:"fault_chinese,omitempty"`
 }
 
-// Event is what an actor did.
+// Event is one action of an actor.
 type Event struct {
-	Millis float64 `json:"millis"` // since the start
+	Millis float64 `json:"millis"` // time since the start
 	Actor  string  `json:"actor"`
 	Text   string  `json:"text"`
 

@@ -13,13 +13,14 @@ import (
 
 // Run is one run of the load test.
 type Run struct {
-	Command string            `json:"command"` // without passwords and tokens
+	Command string            `json:"command"` // command line without passwords and tokens
 	Flags   map[string]string `json:"flags"`
 	Seed    uint64            `json:"seed"`
 	When    time.Time         `json:"when"`
 	Commit  string            `json:"commit"`
 	Machine string            `json:"machine"`
-	// Stores names the stores with their versions, Addresses where they are, without passwords.
+	// Stores names the stores with their versions. Addresses has their addresses, without
+	// passwords.
 	Stores        string `json:"stores"`
 	StoresChinese string `json:"stores_chinese"`
 	Addresses     string `json:"addresses,omitempty"`
@@ -102,18 +103,18 @@ const (
 // Result is the result of one strategy. A figure that could not be measured is null.
 type Result struct {
 	Strategy  string `json:"strategy"`
-	Sound     bool   `json:"sound"` // it promises not to oversell
+	Sound     bool   `json:"sound"` // the strategy promises not to oversell
 	Instances int    `json:"instances"`
 	Stock     int64  `json:"stock"`
 
-	Load        string `json:"load"` // in words
+	Load        string `json:"load"` // description of the load in words
 	LoadChinese string `json:"load_chinese"`
 
 	// Accepted counts orders that were answered 201, and those answered 202 that were
 	// committed afterwards.
 	Accepted   int64  `json:"accepted"`
-	Queued     int64  `json:"queued"`      // answered 202
-	TurnedDown int64  `json:"turned_down"` // answered 202 and refused afterwards
+	Queued     int64  `json:"queued"`      // orders answered 202
+	TurnedDown int64  `json:"turned_down"` // orders answered 202 and refused later
 	Refused    int64  `json:"refused"`
 	Failed     int64  `json:"failed"`
 	Sold       int64  `json:"sold"` // units in the orders of the database
@@ -123,13 +124,13 @@ type Result struct {
 	Sampled    int64  `json:"sampled"`   // orders looked up right after their 201 or 202
 	Caught     *int64 `json:"caught"`    // orders that the guard refused; null without a guard
 
-	Requests      int64 `json:"requests"`       // all that were sent: orders, repeats under their keys, calls on orders
-	Uncertain     int64 `json:"uncertain"`      // answers to them that leave the outcome unknown
-	Repeats       int64 `json:"repeats"`        // of orders, under their keys
-	RepeatsFailed int64 `json:"repeats_failed"` // repeats that got no answer to the order
+	Requests      int64 `json:"requests"`       // all requests that were sent: orders, repeats under their keys, and calls on orders
+	Uncertain     int64 `json:"uncertain"`      // answers that leave the outcome unknown
+	Repeats       int64 `json:"repeats"`        // repeats of orders under their keys
+	RepeatsFailed int64 `json:"repeats_failed"` // repeats that were not answered with the order
 	Excess        int64 `json:"excess"`         // units that the gate had beyond the ledger at some time
 
-	Failures map[string]int64 `json:"failures"` // by status and problem type
+	Failures map[string]int64 `json:"failures"` // failures by status and problem type
 	Findings []Finding        `json:"findings"` // contradictions between the answers and the ledger
 
 	Ledger   *int64 `json:"ledger_available"`
@@ -154,8 +155,8 @@ type Result struct {
 	Probes    []Probe    `json:"probes,omitempty"`    // loads of a search, in their order
 	Keys      *Result    `json:"keys,omitempty"`      // rush in which orders were repeated under their keys
 	Crash     *Result    `json:"crash,omitempty"`     // rush in which an instance was killed
-	Lifecycle *Lifecycle `json:"lifecycle,omitempty"` // what became of the orders of a lifecycle load; null if it was not audited
-	History   *History   `json:"history,omitempty"`   // of a history
+	Lifecycle *Lifecycle `json:"lifecycle,omitempty"` // ends of the orders of a lifecycle load; null if it was not audited
+	History   *History   `json:"history,omitempty"`   // result of a history
 
 	Verdict  string   `json:"verdict"`
 	Surprise Surprise `json:"surprise,omitempty"`
@@ -164,9 +165,9 @@ type Result struct {
 	FaultsChinese []string `json:"faults_chinese"`
 }
 
-// History counts what a check of a history found.
+// History summarises the check of a history.
 type History struct {
-	Calls        int `json:"calls"` // about its SKUs, one by one
+	Calls        int `json:"calls"` // calls about its SKUs; a call counts once for each SKU
 	SKUs         int `json:"skus"`
 	Linearizable int `json:"linearizable"` // SKUs whose answers are all explained
 }
@@ -180,19 +181,19 @@ func (h *History) Add(calls int, linearizable bool) {
 	}
 }
 
-// Surprise says how sales differed from what was expected of the strategy. An empty
-// Surprise means that they did not: broken strategies are expected to oversell.
+// Surprise says how sales differed from the expectation for the strategy. An empty Surprise means
+// that they did not. Broken strategies are expected to oversell.
 type Surprise string
 
 // The surprises.
 const (
-	Oversell   Surprise = "oversold"         // it must not oversell, and did
-	NoOversell Surprise = "did not oversell" // it must oversell, and did not
-	NoCatch    Surprise = "caught nothing"   // the guard must catch what a broken gate admits, and did not
+	Oversell   Surprise = "oversold"         // the strategy must not oversell, and did
+	NoOversell Surprise = "did not oversell" // the strategy must oversell, and did not
+	NoCatch    Surprise = "caught nothing"   // the guard must catch orders that a broken gate admits, and did not
 )
 
-// SurprisedBy reports whether the sales of the strategy, also those of the rushes with
-// repeated keys and with a killed instance, had this surprise.
+// SurprisedBy reports whether the sales of the strategy had this surprise. It includes the rushes
+// with repeated keys and with a killed instance.
 func (r *Result) SurprisedBy(s Surprise) bool {
 	return r.Surprise == s || r.Crash != nil && r.Crash.Surprise == s || r.Keys != nil && r.Keys.Surprise == s
 }
@@ -207,7 +208,7 @@ func (r *Result) AddFault(english, chinese string) {
 	r.Faults, r.FaultsChinese = append(r.Faults, english), append(r.FaultsChinese, chinese)
 }
 
-// Describe adds to the words about the load, formatted in both languages.
+// Describe adds to the description of the load, formatted in both languages.
 func (r *Result) Describe(english, chinese string, args ...any) {
 	r.Load += fmt.Sprintf(english, args...)
 	r.LoadChinese += fmt.Sprintf(chinese, args...)
@@ -222,8 +223,8 @@ func (r *Result) FailuresText() string {
 	return strings.Join(each, ", ")
 }
 
-// Kept says how many of the orders that were accepted in the rush with a killed
-// instance were found afterwards.
+// Kept says how many of the orders that were accepted in the rush with a killed instance were found
+// afterwards.
 func (r *Result) Kept() string {
 	if r.Crash == nil {
 		return "–"
@@ -263,27 +264,27 @@ func (r *Result) RateText() string {
 
 // Percentile is one point of a latency curve.
 type Percentile struct {
-	Quantile float64 `json:"quantile"` // between 0 and 1
+	Quantile float64 `json:"quantile"` // from 0 to 1
 	Millis   float64 `json:"millis"`
 }
 
-// Lifecycle counts what became of the orders of a lifecycle load. Paid, Cancelled, Expired
-// and Refunded add up to Orders. A revived order is also one of the paid or refunded.
+// Lifecycle counts the ends of the orders of a lifecycle load. Paid, Cancelled, Expired and
+// Refunded add up to Orders. A revived order is also counted as paid or refunded.
 type Lifecycle struct {
 	Orders     int64 `json:"orders"`
 	Paid       int64 `json:"paid"`
 	Cancelled  int64 `json:"cancelled"`
 	Expired    int64 `json:"expired"`
 	Refunded   int64 `json:"refunded"`
-	Revived    int64 `json:"revived"`     // paid by a payment that came after they had expired
-	Payments   int64 `json:"payments"`    // of all orders
-	RefundsDue int64 `json:"refunds_due"` // of the payments
+	Revived    int64 `json:"revived"`     // orders paid by a payment that came after their expiry
+	Payments   int64 `json:"payments"`    // payments of all orders
+	RefundsDue int64 `json:"refunds_due"` // payments that must be paid back
 }
 
 // Probe is one load of a search.
 type Probe struct {
 	Rate     int      `json:"rate"`
-	Held     bool     `json:"held"` // it kept the limit
+	Held     bool     `json:"held"` // the load kept the limit
 	P99      *float64 `json:"p99_millis"`
 	Accepted int64    `json:"accepted"`
 	Failed   int64    `json:"failed"`
@@ -330,7 +331,7 @@ const (
 var Kinds = []Kind{WrongAnswer, Repeated, Early, Unseen, Unended, Missing, OtherBuyer, OtherLines, OtherStatus, Unread, Denied, Unasked, OtherReplay, Doubled, OtherExpiry,
 	Unanswered, Unfinished, Contradicted, BadHistory, ExpiredEarly, LostPayment, WrongPayment, ExtraPayment, OverLimit, WrongClaim, WrongWindow}
 
-// meanings are in English, after a number, and in Chinese.
+// meanings are the texts of the kinds, in English (after a number) and in Chinese.
 var meanings = map[Kind]struct{ english, chinese string }{
 	WrongAnswer: {"answers name a different order than the request", "响应中的订单与请求不符"},
 	Repeated:    {"answers name an order that an earlier answer named", "响应中的订单在之前的响应里已经出现过"},
@@ -367,15 +368,15 @@ func (k Kind) String() string { return meanings[k].english }
 // Finding is one kind of contradiction that the audit found.
 type Finding struct {
 	Kind  Kind   `json:"kind"`
-	Count int64  `json:"count"` // of what the kind is about, mostly orders
-	First string `json:"first"` // one of them
+	Count int64  `json:"count"` // number of affected items, mostly orders
+	First string `json:"first"` // one of the items
 }
 
 func (f Finding) String() string {
 	return fmt.Sprintf("%d %s (the first: %s)", f.Count, f.Kind, f.First)
 }
 
-// Chinese is String in Chinese.
+// Chinese is the Chinese counterpart of String.
 func (f Finding) Chinese() string {
 	return fmt.Sprintf("%s：%d（第一个：%s）", meanings[f.Kind].chinese, f.Count, f.First)
 }

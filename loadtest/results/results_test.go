@@ -67,7 +67,7 @@ func TestRateText(t *testing.T) {
 	}
 }
 
-// TestKept counts the orders that were not found.
+// TestKept checks the count of orders that were not found.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	crash := &Result{Accepted: 10, Findings: []Finding{{Missing, 3, "x"}, {Early, 2, "x"}}}

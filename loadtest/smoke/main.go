@@ -1,6 +1,6 @@
-// Command smoke runs every load generator of this repository for a few seconds against a
-// service that it starts, and checks the exit codes. Run it in the module's root, as make
-// loadtest-smoke does.
+// Command smoke runs every load generator of this repository for a few seconds against a service
+// that it starts. It checks their exit codes. Run it in the module's root, as make loadtest-smoke
+// does.
 package main
 
 import (
@@ -44,7 +44,7 @@ func run(ctx context.Context, _ []string, stdout, _ io.Writer) error {
 }
 
 func smoke(ctx context.Context, t testenv.T) error {
-	// The folder goes with this process, together with the programs that go run builds in it.
+	// The folder is removed with this process, together with the programs that go run builds in it.
 	if err := os.Setenv("GOTMPDIR", testenv.Folder(t, "go")); err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func smoke(ctx context.Context, t testenv.T) error {
 	return nil
 }
 
-// serve starts a service with its ledger in a folder that goes with this process. A fully
+// serve starts a service with its ledger in a folder that is removed with this process. A fully
 // embedded service would leave its own folder behind when it is killed.
 func serve(t testenv.T, flags ...string) (url string) {
 	ledger := "sqlite://" + filepath.Join(testenv.Folder(t, "ledger"), "ledger.db")
@@ -100,7 +100,7 @@ func k6(ctx context.Context, url, folder string) error {
 	for _, load := range []struct {
 		script string
 		env    []string
-		sold   float64 // expected; 0: any number
+		sold   float64 // expected units; 0: any number
 	}{
 		{"rush.js", []string{"STOCK=300", "PEAK=300", "SECONDS=5", "P99=10000"}, 300},
 		{"steady.js", []string{"RATE=50", "SECONDS=4", "P99=10000", "LATE=0.5"}, 0},
@@ -139,24 +139,24 @@ func k6Lifecycle(ctx context.Context, url, folder string) error {
 	if err := expect(ctx, runLimit, 0, append(env, "SKU="+sku, "STOCK=60", "RATE=30", "SECONDS=4", "WINDOW=2", "SUMMARY="+summary), script("lifecycle.js")...); err != nil {
 		return err
 	}
-	// verify.js compares what it counts with the summary.
+	// verify.js compares its counts with the summary.
 	return expect(ctx, runLimit, 0, append(env, "SKU="+sku+","+coupon, "PAYMENTS="+sku+"-", "LOAD="+summary), script("verify.js")...)
 }
 
-// detectsLies checks that verify.js fails on a service that makes a second order of some
-// repeated keys, and rush.js on one that also answers with it, and on one that refuses every
-// order. They name the check.
+// detectsLies checks that verify.js fails on a service that places a second order for some repeated
+// keys. It checks that rush.js fails on a service that also answers with the second order, and on
+// one that refuses every order. The output must name the failed check.
 func detectsLies(ctx context.Context, t testenv.T, folder string) error {
 	for _, test := range []struct {
 		lie  string
-		rush int // exit code
+		rush int // exit code of rush.js
 		says string
-		// verify is what verify.js says when it fails; empty: it is not run.
+		// verify is the text of verify.js's failure. If it is empty, verify.js is not run.
 		verify string
 	}{
 		{"makes-a-second-order-of-one-replay-in-ten", 0, "", "BROKEN unexplained_units: count==0"},
 		{"answers-one-replay-in-ten-with-a-second-order", thresholdsFailed, `BROKEN check "the same answer to the same key"`, "BROKEN unexplained_units: count==0"},
-		{"refuses-every-order", thresholdsFailed, "BROKEN orders_accepted: count>0", ""}, // its counts agree
+		{"refuses-every-order", thresholdsFailed, "BROKEN orders_accepted: count>0", ""}, // its counts agree, so verify.js would pass
 	} {
 		summary := filepath.Join(folder, test.lie+".json")
 		env := []string{"BASE_URL=" + (&liar.Liar{Lie: test.lie}).Serve(t, serve(t)), "SKU=" + test.lie, "STOCK=2000", "PEAK=150", "SECONDS=5", "P99=30000"}
@@ -179,7 +179,7 @@ func detectsOverselling(ctx context.Context, url, folder string) error {
 	for try := range 12 { // the strategy oversells only if two requests happen to overlap
 		env := []string{"BASE_URL=" + url, fmt.Sprintf("SKU=broken-%d", try), "STOCK=100", "PEAK=1500", "SECONDS=4", "P99=30000",
 			"SUMMARY=" + filepath.Join(folder, "broken.json")}
-		// rush.js may fail too, if there are more 201s than units.
+		// rush.js may fail as well, if there are more 201s than units.
 		if _, _, err = execute(ctx, runLimit, env, script("rush.js")...); err != nil {
 			return err
 		}
@@ -262,7 +262,7 @@ func expect(ctx context.Context, limit time.Duration, want int, env []string, ar
 	return nil
 }
 
-// expectText is expect, and fails too unless the output contains the text.
+// expectText is expect, but also fails unless the output contains the text.
 func expectText(ctx context.Context, want int, text string, env []string, args ...string) error {
 	code, out, err := execute(ctx, runLimit, env, args...)
 	if err != nil {

@@ -114,7 +114,7 @@ func buildImage(ctx context.Context, o options) (v1.ImageIndex, error) {
 	builder, err := build.NewGo(ctx, o.source,
 		build.WithBaseImages(func(context.Context, string) (name.Reference, build.Result, error) { return reference, base, nil }),
 		build.WithPlatforms(o.platforms...),
-		build.WithDefaultEnv([]string{"CGO_ENABLED=0"}), // static, whatever the environment says
+		build.WithDefaultEnv([]string{"CGO_ENABLED=0"}), // static, regardless of the environment
 		build.WithTrimpath(o.trimPath),
 		build.WithDefaultLdflags([]string{"-s", "-w"}),
 		build.WithUser(user),
@@ -132,7 +132,7 @@ func buildImage(ctx context.Context, o options) (v1.ImageIndex, error) {
 	switch built := result.(type) {
 	case v1.ImageIndex:
 		return built, nil
-	case v1.Image: // ko makes no index for one platform
+	case v1.Image: // for one platform, ko does not make an index
 		platform, err := v1.ParsePlatform(o.platforms[0])
 		if err != nil {
 			return nil, err

@@ -27,8 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// newRegistry starts a registry that asks for a user and a password, and returns its
-// host and port.
+// newRegistry starts a registry that requires a user and a password, and returns its host and port.
 func newRegistry(t *testing.T, user, password string) string {
 	t.Helper()
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -44,8 +43,7 @@ func newRegistry(t *testing.T, user, password string) string {
 	return server.Listener.Addr().String()
 }
 
-// logIn does what docker login does: it writes the credentials to the file where
-// DOCKER_CONFIG has it.
+// logIn does the same as docker login: it writes the credentials to the file in DOCKER_CONFIG.
 func logIn(t *testing.T, host, user, password string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -56,7 +54,7 @@ func logIn(t *testing.T, host, user, password string) {
 	t.Setenv("DOCKER_CONFIG", folder)
 }
 
-// small returns the options for a program of some lines, for two platforms.
+// small returns the options for a short program, for two platforms.
 func small(t *testing.T, push string) options {
 	t.Helper()
 	folder := t.TempDir()
@@ -79,7 +77,7 @@ func small(t *testing.T, push string) options {
 	}
 }
 
-// machineOf returns the processor that the program of an image runs on.
+// machineOf returns the processor for which the program of an image was built.
 func machineOf(t *testing.T, image v1.Image, program string) elf.Machine {
 	t.Helper()
 	files := mutate.Extract(image)
@@ -104,8 +102,8 @@ func machineOf(t *testing.T, image v1.Image, program string) elf.Machine {
 	}
 }
 
-// TestPush builds an image for two platforms and pushes it to a registry. What the
-// registry has is the image on disk, whole, with the right program for each platform.
+// TestPush builds an image for two platforms and pushes it to a registry. The registry must have
+// the complete image from disk, with the right program for each platform.
 func TestPush(t *testing.T) {
 	const user, password = "shop", "a password"
 	host := newRegistry(t, user, password)
@@ -162,8 +160,8 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestPush_Refused checks that a refusal of the registry is an error, and that a name
-// that no registry accepts is one before anything is built.
+// TestPush_Refused checks that a refusal of the registry is an error. A name that no registry
+// accepts must be an error before the build.
 func TestPush_Refused(t *testing.T) {
 	host := newRegistry(t, "shop", "a password")
 	logIn(t, host, "shop", "another password")

@@ -28,8 +28,8 @@ const (
 	// kubernetes is the module with the OpenAPI document. Manifests may use the fields
 	// of this version of Kubernetes.
 	kubernetes = "k8s.io/kubernetes@v1.34.4"
-	// kubernetesSum is the module's checksum, as go.sum would have it. The module
-	// is not in go.mod, because other modules cannot require it.
+	// kubernetesSum is the module's checksum in the form of go.sum. The module is not in go.mod,
+	// because other modules cannot require it.
 	kubernetesSum = "h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk="
 )
 
@@ -144,7 +144,7 @@ func writeSchemas(ctx context.Context, folder string) error {
 	}
 	for name, definition := range openAPI.Definitions {
 		kinds, _ := definition["x-kubernetes-group-version-kind"].([]any)
-		if len(kinds) == 1 { // an object; options of requests have many
+		if len(kinds) == 1 { // skip objects with several kinds, such as options of requests
 			if err := writeKind(folder, name, kinds[0].(map[string]any)); err != nil {
 				return err
 			}
@@ -181,7 +181,7 @@ func tighten(name string, definition map[string]any) {
 	if _, ok := definition["properties"]; ok {
 		definition["additionalProperties"] = false
 	}
-	delete(definition, "format") // IntOrString has one that no validator knows
+	delete(definition, "format") // IntOrString has a format that validators do not know
 }
 
 func writeJSON(name string, value any) error {

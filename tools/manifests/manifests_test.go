@@ -27,7 +27,7 @@ const root = "../.."
 // folders are the folders of the repository that kustomize builds.
 var folders = []string{root + "/deploy/kubernetes/base", root + "/deploy/kubernetes/example"}
 
-// object is what our rules look at in an object.
+// object has the fields of an object that our rules check.
 type object struct {
 	Kind     string   `json:"kind"`
 	Metadata metadata `json:"metadata"`
@@ -143,7 +143,7 @@ func (c container) env(name string) string {
 	return ""
 }
 
-// rules judges objects by what the repository's source says.
+// rules checks objects against facts from the repository's source.
 type rules struct {
 	flags  map[string]bool // names of the service's variables
 	routes map[string]bool // paths that answer GET
@@ -169,7 +169,7 @@ var (
 	secret = regexp.MustCompile(`^HOLDFAST_(DB|REDIS|ZOOKEEPER|ETCD|REDLOCK)$|TOKEN|SECRET|PASSWORD`)
 )
 
-// judge returns what is wrong with the objects.
+// judge returns the violations of our rules by the objects.
 func (r *rules) judge(objects []object) []string {
 	r.faults = nil
 	kinds := make(map[string]int)
@@ -197,7 +197,7 @@ func (r *rules) judge(objects []object) []string {
 	return r.faults
 }
 
-// judgeSelector checks that an object concerns the instances and nothing else.
+// judgeSelector checks that an object selects only the instances.
 func (r *rules) judgeSelector(o object) {
 	ours := map[string]any{label: name}
 	match := map[string]any{"matchLabels": ours}
@@ -272,7 +272,7 @@ func (r *rules) judgeInstances(o object) {
 	}
 }
 
-// judgeContainer judges what holds for the migration too.
+// judgeContainer checks the rules that also apply to the migration.
 func (r *rules) judgeContainer(c container) {
 	if !pinned.MatchString(c.Image) {
 		r.fault(c.Name, "image %q is not pinned", c.Image)
@@ -300,7 +300,7 @@ func (r *rules) judgeContainer(c container) {
 	}
 }
 
-// judgeServing judges a container that serves requests.
+// judgeServing checks a container that serves requests.
 func (r *rules) judgeServing(c container, grace time.Duration) {
 	for _, wanted := range []struct {
 		path string
@@ -314,7 +314,7 @@ func (r *rules) judgeServing(c container, grace time.Duration) {
 			r.fault(c.Name, "%s is not probed", path)
 		case p.HTTPGet.Port != "http":
 			r.fault(c.Name, "%s is probed at port %v", path, p.HTTPGet.Port)
-		case p.TimeoutSeconds < 3: // an answer may take 2 s
+		case p.TimeoutSeconds < 3: // because an answer may take 2 s
 			r.fault(c.Name, "the timeout of %s is %d s", path, p.TimeoutSeconds)
 		}
 	}
@@ -470,8 +470,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestSchemas checks that kubeconform accepts the repository's manifests, and convicts
-// mistakes in them.
+// TestSchemas checks that kubeconform accepts the repository's manifests, and rejects mistakes in
+// them.
 func TestSchemas(t *testing.T) {
 	t.Parallel()
 	schemas := t.TempDir()

@@ -28,11 +28,11 @@ type Servers struct {
 	Redlock   []goredis.UniversalClient
 	ZooKeeper string  // see zookeeper.New
 	Etcd      string  // see etcd.New
-	SQL       *sql.DB // keeps no idle connections; its database has been migrated
+	SQL       *sql.DB // a pool without idle connections, on a migrated database
 	// Lease is how long a lock can outlive its holder; 0 means 30 s.
 	Lease time.Duration
-	// Observe is called with everything that happens to the locks, see
-	// lock.Observed. If it is nil, nothing is reported.
+	// Observe is called with every event of the locks, see lock.Observed. If it is nil, nothing is
+	// reported.
 	Observe func(lock.Event)
 }
 
@@ -48,7 +48,7 @@ type Entry struct {
 	Flag string
 
 	open  func(ctx context.Context, s Servers) (lock.Locker, error)
-	check func(address string) error // nil: the flag is not the backend's own
+	check func(address string) error // nil: other backends use the flag too
 }
 
 // Table returns all backends.
@@ -97,9 +97,8 @@ func Table() []Entry {
 	}
 }
 
-// CheckAddress returns what is wrong with the value of the flag with the name, if
-// anything. The flag must belong to one backend only. The error does not contain a
-// password.
+// CheckAddress returns an error if the value of the named flag is invalid. The flag must belong to
+// one backend only. The error does not contain a password.
 func CheckAddress(flag, address string) error {
 	for _, e := range Table() {
 		if e.Flag == flag && e.check != nil {

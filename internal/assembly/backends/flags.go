@@ -37,7 +37,7 @@ func Vars(what string) map[string]string {
 	return map[string]string{"lock": Default, "locks": strings.Join(Names(), ", "), "locked": what}
 }
 
-// addresses returns the values of the flags that one backend each has, by flag.
+// addresses returns the values of the flags that belong to one backend only, by flag.
 func (l *Flags) addresses() map[string]string {
 	return map[string]string{"zookeeper": l.ZooKeeper, "etcd": l.Etcd, "redlock": l.Redlock}
 }
@@ -92,10 +92,9 @@ func (l *Flags) uses(flag string) bool {
 	return backend.Flag == flag
 }
 
-// Open opens the backend. client is the Redis of the backend redis, and db the URL of
-// the database of the backends mysql and postgres. observe is called with everything
-// that happens to the locks; nil: nothing is. close closes the connections that Open
-// has opened.
+// Open opens the backend. client is the Redis of the backend redis, and db the URL of the database
+// of the backends mysql and postgres. observe is called with every event of the locks, unless it is
+// nil. close closes the connections that Open has opened.
 func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db string, observe func(lock.Event)) (locker lock.Locker, close func() error, err error) {
 	backend, _ := Find(l.Backend)
 	servers := Servers{Redis: client, ZooKeeper: l.ZooKeeper, Etcd: l.Etcd, Lease: l.Lease, Observe: observe}

@@ -13,12 +13,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	store.LogRedis(slog.New(slog.DiscardHandler)) // the test stops servers
+	store.LogRedis(slog.New(slog.DiscardHandler)) // the test stops servers, whose failed dials would be logged
 	os.Exit(testenv.Main(m))
 }
 
-// TestRedlockWithoutAServer opens the backend redlock while one of three servers is down,
-// and then two.
+// TestRedlockWithoutAServer opens the backend redlock while one and then two of three servers are
+// down.
 func TestRedlockWithoutAServer(t *testing.T) {
 	t.Parallel()
 	servers := []*testenv.RedisServer{testenv.OwnRedis(t), testenv.OwnRedis(t), testenv.OwnRedis(t)}

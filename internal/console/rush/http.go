@@ -13,7 +13,7 @@ import (
 const (
 	// Path is where the Runner is mounted.
 	Path = "/console/rush"
-	// secretHeader has the secret of the run, without which nobody can order in it.
+	// secretHeader has the secret of the run. Without it, nobody can order in the run.
 	secretHeader = "Holdfast-Rush"
 	// maxBody bounds the body of a request that starts a run, in bytes.
 	maxBody = 4 << 10
@@ -29,9 +29,9 @@ func runPath(id string) string { return Path + "/runs/" + id }
 //	DELETE Path   stops it
 //	POST   Path/runs/{id}/orders   an order of the run's own clients
 //
-// The caller decides who may send them, and refuses bodies that are not JSON. Only the
-// clients of a run know the secret with which its orders are accepted, and only while it
-// lasts; for others there is no such path.
+// The caller decides who may send them, and refuses bodies that are not JSON. Orders are accepted
+// only during a run, and only with its secret, which only its clients know. All other orders are
+// answered 404.
 func (r *Runner) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	switch {
 	case q.URL.Path != Path:
@@ -75,11 +75,11 @@ func (r *run) knows(h http.Header) bool {
 // overview is the answer to GET.
 type overview struct {
 	Available  bool      `json:"available"`
-	Reason     string    `json:"reason,omitempty"` // why it is not available
+	Reason     string    `json:"reason,omitempty"` // why rushes are not available
 	Strategies []string  `json:"strategies"`
 	Defaults   Settings  `json:"defaults"`
 	Limits     limits    `json:"limits"`
-	Current    *Progress `json:"current"` // null: none was started
+	Current    *Progress `json:"current"` // null: no run was started
 }
 
 type limits struct {
@@ -124,7 +124,7 @@ func (r *Runner) halt(w http.ResponseWriter, q *http.Request) {
 // errMalformed means that a body is not exactly one JSON value.
 var errMalformed = errors.New("the body must be exactly one JSON object")
 
-// decode reads the settings. Those that are left out have their defaults.
+// decode reads the settings. Missing settings get their defaults.
 func decode(body io.Reader) (Settings, error) {
 	settings := Defaults()
 	decoder := json.NewDecoder(body)
@@ -146,7 +146,7 @@ func decodeError(err error) error {
 		return Invalid{{wrong.Field, "must be a " + map[bool]string{true: "string", false: "whole number"}[wrong.Field == "strategy"]}}
 	}
 	if err != nil {
-		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok { // has no type of its own
+		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok { // the json package has no type for this error
 			return Invalid{{strings.Trim(field, `"`), "is not known"}}
 		}
 	}

@@ -21,8 +21,8 @@ import (
 const (
 	// notifyEvery is the time between two notifications of a run's progress.
 	notifyEvery = 200 * time.Millisecond
-	// lastAnswers is how long a run that stops waits for the answers under way. Orders
-	// whose answers it does not see make Sold exceed Accepted.
+	// lastAnswers is how long a run that stops waits for answers under way. An order whose answer
+	// comes later counts in Sold but not in Accepted.
 	lastAnswers = 2 * time.Second
 )
 
@@ -32,17 +32,17 @@ type run struct {
 	tell   func(Progress)
 	spec   assembly.Spec
 	id     string
-	secret string // the run's clients send it
+	secret string // sent by the run's clients
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the run is over
 
 	mu       sync.Mutex
 	p        Progress
-	requests int             // started
-	answers  []time.Duration // the time that each took
-	failures map[string]int  // by what was answered
-	start    time.Time       // of the first order; zero while preparing
+	requests int             // number of requests started
+	answers  []time.Duration // how long each answer took
+	failures map[string]int  // number of failures by answer
+	start    time.Time       // start of the first order; zero while preparing
 	shop     *shop           // nil: no order is accepted
 	serving  sync.WaitGroup  // requests in the shop; added to only while shop is set
 }
@@ -79,7 +79,7 @@ func (r *run) do() {
 	r.openDoor(opened)
 	r.rush()
 	r.closeDoor()
-	ctx := context.WithoutCancel(r.ctx) // a run that was stopped is counted too
+	ctx := context.WithoutCancel(r.ctx) // count the orders of a stopped run too
 	sold, err := opened.sold(ctx)
 	// The state becomes final only now, because then the next run may start.
 	r.finish(sold, errors.Join(err, opened.close()))
@@ -89,7 +89,7 @@ func (r *run) do() {
 func (r *run) rush() {
 	transport := &http.Transport{
 		TLSClientConfig: r.o.TLS, MaxIdleConnsPerHost: r.p.Clients, MaxConnsPerHost: r.p.Clients,
-	} // without a Proxy: the server is in this process
+	} // without a proxy: the server is in this process
 	defer transport.CloseIdleConnections()
 	options := []client.Option{client.WithTryTimeout(requestTimeout + lastAnswers)}
 	if r.o.AdminToken != "" {
@@ -122,7 +122,7 @@ func (r *run) rush() {
 	}
 }
 
-// insider sends the secret of a run with every request.
+// insider adds the secret of a run to every request.
 type insider struct {
 	http.RoundTripper
 	secret string
@@ -178,14 +178,14 @@ func (r *run) record(a load.Answer) {
 	}
 }
 
-// openDoor lets the clients' orders in.
+// openDoor lets the shop accept orders.
 func (r *run) openDoor(s *shop) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shop, r.start, r.p.State = s, time.Now(), Running
 }
 
-// closeDoor lets no more orders in, and waits for those inside.
+// closeDoor makes the shop refuse further orders, and waits for those under way.
 func (r *run) closeDoor() {
 	r.mu.Lock()
 	r.shop = nil
@@ -247,7 +247,7 @@ func (r *run) failureDetail() string {
 	return strings.Join(parts, ", ")
 }
 
-// progress returns how the run stands.
+// progress returns the state of the run.
 func (r *run) progress() Progress {
 	r.mu.Lock()
 	p, start, times := r.p, r.start, slices.Clone(r.answers)
@@ -258,7 +258,7 @@ func (r *run) progress() Progress {
 		p.ElapsedMS = elapsed.Milliseconds()
 	}
 	if !p.State.final() {
-		p.Sold = p.Accepted // a queued order may still be refused: the end recounts
+		p.Sold = p.Accepted // a queued order may still be refused; sold is recounted at the end
 	}
 	p.Available, p.Oversold = p.Units-p.Sold, max(0, p.Sold-p.Units)
 	if elapsed > 0 {

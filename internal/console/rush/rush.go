@@ -32,15 +32,15 @@ const (
 // Settings are what the visitor chooses.
 type Settings struct {
 	Strategy string `json:"strategy"`
-	Clients  int    `json:"clients"` // each has one order under way
+	Clients  int    `json:"clients"` // each client has one order under way
 	Units    int64  `json:"units"`   // the stock
 }
 
-// Defaults returns the settings that are used where the visitor chooses nothing. They
-// show an oversell.
+// Defaults returns the settings that are used where the visitor chooses nothing. They show an
+// oversell.
 func Defaults() Settings { return Settings{Strategy: "none", Clients: 32, Units: 100} }
 
-// State is how far a run is.
+// State is the phase of a run.
 type State string
 
 // The states of a run. Ended, Failed and Stopped are final.
@@ -49,13 +49,13 @@ const (
 	Running   State = "running"   // the clients order, or their orders are being counted
 	Ended     State = "ended"     // the counts are final
 	Failed    State = "failed"    // Detail says why
-	Stopped   State = "stopped"   // by the visitor, or because the process stops
+	Stopped   State = "stopped"   // stopped by the visitor, or because the process stops
 )
 
 // final reports whether the run is over.
 func (s State) final() bool { return s == Ended || s == Failed || s == Stopped }
 
-// Progress is how a run stands.
+// Progress is the state of a run with its counts.
 type Progress struct {
 	ID string `json:"id"`
 	Settings
@@ -63,19 +63,19 @@ type Progress struct {
 	// Detail says why the run has failed, why it ended before all units were sold, or
 	// which requests failed. It is empty if there is nothing to say.
 	Detail    string `json:"detail"`
-	ElapsedMS int64  `json:"elapsed_ms"` // since the first order; stands still after the last
+	ElapsedMS int64  `json:"elapsed_ms"` // time since the first order; it ends with the last order
 
 	Accepted int64 `json:"accepted"` // orders answered 201 or 202
 	Refused  int64 `json:"refused"`  // orders answered 409 sold-out
 	Failed   int64 `json:"failed"`   // all other answers, and requests without one
-	// Sold is the number of units sold: at the end recounted from the order lines in the
-	// database, until then Accepted.
+	// Sold is the number of units sold. At the end it is recounted from the order lines in the
+	// database; until then it equals Accepted.
 	Sold int64 `json:"sold"`
 	// Available is Units less Sold. It is negative if units were sold twice.
 	Available int64 `json:"available"`
 	Oversold  int64 `json:"oversold"` // units sold beyond Units
 
-	OrdersPerSecond float64 `json:"orders_per_second"` // accepted
+	OrdersPerSecond float64 `json:"orders_per_second"` // accepted orders per second
 	P50MS           float64 `json:"p50_ms"`            // median time to an answer
 	P99MS           float64 `json:"p99_ms"`
 }
@@ -89,10 +89,10 @@ var (
 	ErrNoRun = errors.New("no rush was started")
 )
 
-// Invalid are the settings that are out of bounds: the field, and what is wrong.
+// Invalid lists the settings that are out of bounds: the field, and what is wrong.
 type Invalid []FieldError
 
-// FieldError is one field of a request that cannot be used.
+// FieldError says what is wrong with one field of a request.
 type FieldError struct {
 	Field  string `json:"field"`
 	Detail string `json:"detail"`
@@ -106,7 +106,7 @@ func (i Invalid) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// strategies returns the names of those that a rush can run.
+// strategies returns the names of the strategies that a rush can run.
 func strategies() (names []string) {
 	for _, spec := range assembly.EmbeddedStrategies() {
 		names = append(names, spec.Name)
@@ -118,7 +118,7 @@ func strategies() (names []string) {
 func (s Settings) check() (assembly.Spec, error) {
 	var wrong Invalid
 	spec, ok := assembly.FindStrategy(s.Strategy)
-	if !ok || spec.NeedsRowLocks() { // it has embedded stores
+	if !ok || spec.NeedsRowLocks() { // a rush has embedded stores
 		wrong = append(wrong, FieldError{"strategy", "must be one of " + strings.Join(strategies(), ", ")})
 	}
 	if s.Clients < 1 || s.Clients > MaxClients {
@@ -135,8 +135,8 @@ func (s Settings) check() (assembly.Spec, error) {
 
 // Options configure a Runner.
 type Options struct {
-	// Unavailable says why this service runs no rushes. If it is empty, it does, and the
-	// other fields must be set.
+	// Unavailable says why this service runs no rushes. If it is empty, the service runs rushes,
+	// and the other fields must be set.
 	Unavailable string
 	// URL is the address of this process's HTTP server as clients on this machine reach
 	// it, for example http://127.0.0.1:8080. The server must pass requests for
@@ -144,7 +144,7 @@ type Options struct {
 	URL string
 	// TLS configures the clients if URL begins with https.
 	TLS *tls.Config
-	// AdminToken is sent by the clients if it is not empty, so that the server can keep
+	// AdminToken is sent by the clients if it is not empty, so that the server can restrict
 	// everything under Path to administrators.
 	AdminToken string
 	Log        *slog.Logger
@@ -158,7 +158,7 @@ type Runner struct {
 	ctx     context.Context // ends with the Runner
 	end     context.CancelFunc
 	mu      sync.Mutex
-	last    *run // nil: none was started
+	last    *run // nil: no run was started
 	running sync.WaitGroup
 }
 
@@ -169,9 +169,9 @@ func New(ctx context.Context, o Options) *Runner {
 	return r
 }
 
-// Notify has f called with the progress of each run: at its start and end, and several
-// times a second in between. Calls do not overlap. f must not block or call the Runner. Call Notify once,
-// before the first run.
+// Notify makes the Runner call f with the progress of each run: at its start and end, and several
+// times a second in between. Calls do not overlap. f must not block or call the Runner. Call Notify
+// once, before the first run.
 func (r *Runner) Notify(f func(Progress)) { r.notify = f }
 
 // Start starts a run and returns its progress.

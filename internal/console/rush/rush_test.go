@@ -39,7 +39,7 @@ type bench struct {
 	events chan Progress
 }
 
-// newBench serves a Runner. Each of change may change its options.
+// newBench serves a Runner. Each function in change may change its options.
 func newBench(t *testing.T, change ...func(*Options)) *bench {
 	t.Helper()
 	b := &bench{events: make(chan Progress, 10_000)}
@@ -155,8 +155,8 @@ func TestNotificationsInOrder(t *testing.T) {
 
 func selling(p Progress) bool { return p.State == Running && p.Accepted > 0 }
 
-// TestStrategies runs every strategy. Those without any protection oversell; the others
-// sell exactly what there is.
+// TestStrategies runs every strategy. Unprotected strategies must oversell, and the others sell
+// exactly the stock.
 func TestStrategies(t *testing.T) {
 	t.Parallel()
 	// With one process, a mutex is enough.
@@ -167,16 +167,16 @@ func TestStrategies(t *testing.T) {
 			b := newBench(t)
 			s := Settings{spec.Name, 16, 40}
 			if spec.NeedsLock() {
-				s.Clients = 4 // more of them would wait for the lock too long
+				s.Clients = 4 // more clients would wait too long for the lock
 			}
 			var (
 				p     Progress
 				tries int
 			)
-			for proves := false; !proves && tries < 8; tries++ { // on a busy machine clients may not be answered, or not meet
+			for proves := false; !proves && tries < 8; tries++ { // on a busy machine, clients may get no answer, or not overlap
 				b.start(t, s)
 				p = b.awaitEnd(t)
-				if p.State != Ended || p.Accepted > p.Sold || p.Available != s.Units-p.Sold { // whatever else the try shows
+				if p.State != Ended || p.Accepted > p.Sold || p.Available != s.Units-p.Sold { // must be true in every try
 					t.Errorf("try %d: %+v", tries+1, p)
 				}
 				answered := p.Failed == 0 || spec.NeedsLock()
@@ -232,8 +232,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// long is a run that does not end by itself within a test. Its only client never waits for
-// the lock, so it stops at once.
+// long is a run that does not end by itself within a test. Its only client never waits for the
+// lock, so it stops at once.
 var long = Settings{"lock", 1, MaxUnits}
 
 // TestOneAtATime checks that a second run is refused until the first is over.
@@ -263,8 +263,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// TestStrangers checks that only the clients of a run can order in it, and only while
-// it lasts.
+// TestStrangers checks that only the clients of a run can order in it, and only during the run.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -300,7 +299,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestBadRequests checks the answers to requests that cannot be used.
+// TestBadRequests checks the answers to invalid requests.
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -379,8 +378,8 @@ func TestOverTLS(t *testing.T) {
 	}
 }
 
-// TestClose checks that Close ends a run soon, in any state, and leaves no goroutine and
-// no file behind.
+// TestClose checks that Close ends a run soon, in any state, and leaves no goroutine and no file
+// behind.
 func TestClose(t *testing.T) {
 	for _, state := range []State{Preparing, Running} {
 		t.Run(string(state), func(t *testing.T) {
@@ -390,7 +389,7 @@ func TestClose(t *testing.T) {
 			b := newBench(t)
 			b.start(t, Settings{"lock", MaxClients, MaxUnits})
 			b.await(t, string(state), func(p Progress) bool { return p.State == state })
-			b.Close() // a run that it did not end is not stopped
+			b.Close() // Close must not mark an ended run as stopped
 			if p, _ := b.Current(); p.State != Stopped || p.Oversold != 0 {
 				t.Errorf("%+v", p)
 			}

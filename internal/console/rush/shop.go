@@ -29,8 +29,8 @@ const (
 	takeDeadline, requestTimeout = 30 * time.Second, 5 * time.Second
 )
 
-// shop is a service of its own for one run: fresh embedded stores, one strategy without
-// a guard, one SKU.
+// shop is a separate service for one run: fresh embedded stores, one strategy without a guard, one
+// SKU.
 type shop struct {
 	handler  http.Handler
 	instance *assembly.Instance
@@ -39,8 +39,8 @@ type shop struct {
 
 // openShop opens a service that has this many units.
 func openShop(ctx context.Context, spec assembly.Spec, units int64) (*shop, error) {
-	log := slog.New(slog.DiscardHandler) // the run reports what fails; what it mends is not of interest
-	metrics := prometheus.NewRegistry()  // nobody reads it
+	log := slog.New(slog.DiscardHandler) // the run reports failures itself
+	metrics := prometheus.NewRegistry()  // these metrics are not served
 	instance, err := assembly.Open(ctx, assembly.Parts{
 		Strategy: spec, Locks: backends.Flags{Backend: backends.Default}, Fence: true, Segments: segments, Slots: slots,
 	}, assembly.Options{TakeDeadline: takeDeadline, Log: log, Metrics: metrics})

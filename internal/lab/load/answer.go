@@ -37,8 +37,8 @@ type Answer struct {
 	Status   int    // HTTP status; 0: no answer
 	Problem  string // last part of the problem type; without an answer, the cause
 	Body     []byte
-	Order    *client.Order // the order in it; nil: the public client found none
-	Replayed bool          // the answer says that it repeats the first one to its key
+	Order    *client.Order // the order in the answer; nil: the public client found none
+	Replayed bool          // the answer is marked as a repetition of the first answer to its key
 	Took     time.Duration
 }
 
@@ -63,9 +63,9 @@ func (a Answer) Failure() string {
 	return strings.TrimSpace(strconv.Itoa(a.Status) + " " + a.Problem)
 }
 
-// Unknown reports whether a request that failed may have had its effect: the answer was
-// lost, or is "unavailable", or is a server error of a proxy, which has no problem type.
-// All other failures promise that nothing was changed.
+// Unknown reports whether a request that failed may have had its effect. Its answer was then lost,
+// is "unavailable", or is a server error of a proxy, which has no problem type. All other failures
+// promise that nothing was changed.
 func (a Answer) Unknown() bool {
 	switch {
 	case a.Status == 0:

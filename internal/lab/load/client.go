@@ -1,7 +1,6 @@
-// Package load puts services under load through the public client: a closed crowd, in
-// which each client waits for its answer, or an open load, in which orders arrive at a
-// constant rate. It records what came over the wire, because the laboratory must judge the
-// service and not what a client makes of its answers.
+// Package load puts services under load through the public client. In a closed crowd each client
+// waits for its answer. In an open load orders arrive at a constant rate. It records each answer as
+// it came over the wire, because the laboratory judges the service and not the client.
 package load
 
 import (
@@ -107,9 +106,9 @@ type recorder struct{ http.RoundTripper }
 // RoundTrip sends a request once.
 func (r recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 	if key := request.Header.Get("Idempotency-Key"); key != "" {
-		// The name is in lower case, since package http repeats a request with the usual
-		// name by itself if it gets no answer. The record would then have only the second
-		// answer: "connection refused" for an order that was committed.
+		// The name is in lower case. With the usual name, package http would repeat an unanswered
+		// request by itself. The record would then have only the second answer: "connection
+		// refused" for an order that was committed.
 		own := *request
 		own.Header = request.Header.Clone()
 		own.Header.Del("Idempotency-Key")

@@ -11,10 +11,10 @@ import (
 // FailurePause is how long a client waits after a failure before its next order.
 const FailurePause = 10 * time.Millisecond
 
-// Crowd is the closed load: each client sends one request after the other and waits for
-// its answers, so a slow service slows its own load. Client i calls act(i, 0), act(i, 1)
-// and so on until it returns false or ctx ends, with the pause that it asks for in
-// between. done is closed when all clients have finished.
+// Crowd is the closed load: each client sends one request after the other and waits for its
+// answers, so a slow service slows its own load. Client i calls act(i, 0), act(i, 1) and so on
+// until act returns false or ctx ends. It pauses in between for as long as act returns. done is
+// closed when all clients have finished.
 func Crowd(ctx context.Context, clients int, act func(client, n int) (pause time.Duration, more bool)) (done <-chan struct{}) {
 	var all sync.WaitGroup
 	for i := range clients {
@@ -38,16 +38,16 @@ func Crowd(ctx context.Context, clients int, act func(client, n int) (pause time
 // Arrivals is the open load: requests arrive at a constant rate, however long the answers
 // take, so a slow service does not slow its own load.
 type Arrivals struct {
-	Rate  int           // in a second
-	Count int           // how many are due
-	Limit time.Duration // after which no more are sent; those left are dropped
+	Rate  int           // arrivals per second
+	Count int           // number of arrivals
+	Limit time.Duration // time after which no more requests are sent; remaining arrivals are dropped
 	// MaxUnderWay bounds the requests under way. Further arrivals wait for one to end.
 	MaxUnderWay int
 }
 
-// Drive has prepare called for each arrival, one after the other, and calls the functions
-// that it returns concurrently. These get the time at which they were due, since start. It
-// returns after all of them. The first arrival is due at the start.
+// Drive calls prepare for each arrival, one after the other, and calls the returned functions
+// concurrently. Each gets the time at which it was due, since start. Drive returns after all of
+// them. The first arrival is due at the start.
 func (a Arrivals) Drive(ctx context.Context, start time.Time, prepare func(n int) (send func(due time.Duration))) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -64,7 +64,7 @@ func (a Arrivals) Drive(ctx context.Context, start time.Time, prepare func(n int
 			return
 		case places <- struct{}{}:
 		}
-		if ctx.Err() != nil { // both were possible
+		if ctx.Err() != nil { // select may choose either case if ctx has ended and places is free
 			return
 		}
 		send := prepare(n)

@@ -28,8 +28,8 @@ func serve(t *testing.T, handler http.HandlerFunc) (c *Client, url string) {
 	return NewClient(service.Client().Transport), service.URL
 }
 
-// TestAnswers reads every kind of answer to an order, whatever the public client makes of
-// it.
+// TestAnswers checks the outcome of every kind of answer to an order, whatever the public client
+// returns for it.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	problem := func(name string) string { return `{"type":"/problems/` + name + `"}` }
@@ -41,7 +41,7 @@ func TestAnswers(t *testing.T) {
 		unknown bool
 	}{
 		{201, `{"id":"1"}`, Accepted, "", false},
-		{201, `{}`, Accepted, "", false}, // an order without an ID is for the audit
+		{201, `{}`, Accepted, "", false}, // the audit reports an order without an ID
 		{202, "{}", Queued, "", false},
 		{409, problem("sold-out"), Refused, "", false},
 		{409, problem("buyer-limit"), Refused, "", false},
@@ -82,7 +82,7 @@ type cut struct{}
 func (cut) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 func (cut) Close() error             { return nil }
 
-// TestNoAnswer names why there is no answer.
+// TestNoAnswer checks the cause if there is no answer.
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -93,7 +93,7 @@ func TestNoAnswer(t *testing.T) {
 		{errors.New("connect: connection refused"), NoConnection, false},
 		{context.DeadlineExceeded, TimedOut, true},
 		{io.EOF, NoAnswer, true},
-		{nil, NoAnswer, true}, // half an answer
+		{nil, NoAnswer, true}, // the answer is cut off
 	} {
 		c := NewClient(roundTrip(func(*http.Request) (*http.Response, error) {
 			if test.err != nil {
@@ -110,15 +110,15 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// TestSendsOnce kills the connection of a request with a key. Package http would send the
-// request again by itself, and the public client too.
+// TestSendsOnce kills the connection of a request with a key. Package http and the public client
+// would both send the request again by themselves.
 func TestSendsOnce(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int64
 	c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Idempotency-Key") == "warm" {
 			w.Header().Set("Idempotent-Replayed", "true")
-			return // so that the next request uses an old connection
+			return // the next request then uses an old connection
 		}
 		requests.Add(1)
 		panic(http.ErrAbortHandler)
@@ -136,7 +136,7 @@ func TestSendsOnce(t *testing.T) {
 	}
 }
 
-// TestCreate creates a SKU, and another one that exists.
+// TestCreate creates a new SKU, and one that exists.
 func TestCreate(t *testing.T) {
 	t.Parallel()
 	status, set := http.StatusCreated, ""
@@ -156,7 +156,8 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// TestCrowd ends one client after another, and the last with the context.
+// TestCrowd checks that each client ends when act returns false, and the last one when the context
+// ends.
 func TestCrowd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,21 +176,21 @@ func TestCrowd(t *testing.T) {
 			acts[client]++
 			return FailurePause, client == 2 || n < client
 		})
-		if want := [3]int{1, 2, 5}; acts != want { // the third one at 0, 10, … 40 ms
+		if want := [3]int{1, 2, 5}; acts != want { // the third client acts at 0, 10, … 40 ms
 			t.Errorf("%v, want %v", acts, want)
 		}
 	})
 }
 
-// TestArrivals sends at a constant rate, however long the answers take, until too many
-// are under way. What waits too long is dropped.
+// TestArrivals checks that requests are sent at a constant rate, whatever the answers take, until
+// too many are under way. Requests that wait too long must be dropped.
 func TestArrivals(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	for _, test := range []struct {
 		name string
-		took time.Duration // by each request
-		most int           // under way
+		took time.Duration // duration of each request
+		most int           // maximum number of requests under way
 		want []time.Duration
 	}{
 		{"at once", 0, 1, []time.Duration{0, 10 * ms, 20 * ms, 30 * ms}},

@@ -59,7 +59,7 @@ func listeningSockets(port int) map[string]bool {
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, _ := os.ReadFile(table)
 		for line := range strings.Lines(string(text)) {
-			if !strings.Contains(line, local) { // most lines: there may be thousands
+			if !strings.Contains(line, local) { // cheap test that excludes most lines: there may be thousands
 				continue
 			}
 			fields := strings.Fields(line) // sl, local address, remote address, state, five more, inode
@@ -72,7 +72,7 @@ func listeningSockets(port int) map[string]bool {
 	return sockets
 }
 
-// withDescendants adds the processes that those with these IDs have started.
+// withDescendants adds all descendants of the processes with these IDs.
 func withDescendants(pids []int, processes []procfs.Proc) []int {
 	children := make(map[int][]int)
 	for _, process := range processes {
@@ -80,7 +80,7 @@ func withDescendants(pids []int, processes []procfs.Proc) []int {
 			children[stat.PPID] = append(children[stat.PPID], process.PID)
 		}
 	}
-	for i := 0; i < len(pids); i++ { // pids grows meanwhile
+	for i := 0; i < len(pids); i++ { // pids grows during the loop
 		for _, child := range children[pids[i]] {
 			if !slices.Contains(pids, child) {
 				pids = append(pids, child)

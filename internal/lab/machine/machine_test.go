@@ -21,7 +21,7 @@ func TestCPUTime(t *testing.T) {
 	needProc(t)
 	before := CPUTime([]int{os.Getpid()})
 	testenv.Await(t, "this process has used CPU time", func() bool {
-		for range 1000 { // uses some
+		for range 1000 { // uses some CPU time
 			_, _ = os.Stat("/proc")
 		}
 		return CPUTime([]int{os.Getpid()}) >= before+5*tick
@@ -39,7 +39,7 @@ func TestListening(t *testing.T) {
 	}
 	defer listener.Close()
 	child := exec.Command("cat")
-	if _, err := child.StdinPipe(); err != nil { // cat ends with its input
+	if _, err := child.StdinPipe(); err != nil { // cat ends when its input ends
 		t.Fatal(err)
 	}
 	if err := child.Start(); err != nil {

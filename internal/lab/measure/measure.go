@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// MedianItem returns the item with the median figure. Of an even number of items it
-// returns the lower of the two in the middle. It panics without items.
+// MedianItem returns the item with the median figure. If their number is even, it returns the lower
+// of the two in the middle. It panics without items.
 func MedianItem[T any, F cmp.Ordered](items []T, figure func(T) F) T {
 	sorted := slices.Clone(items)
 	slices.SortStableFunc(sorted, func(a, b T) int { return cmp.Compare(figure(a), figure(b)) })
@@ -30,7 +30,7 @@ func Quantile[F cmp.Ordered](sorted []F, quantile float64) (figure F) {
 	if len(sorted) == 0 {
 		return figure
 	}
-	const rounding = 1e-9 // 0.07 × 100 is a little more than 7
+	const rounding = 1e-9 // 0.07 × 100 is a little more than 7 in floating point
 	rank := int(math.Ceil(quantile*float64(len(sorted)) - rounding))
 	return sorted[max(rank, 1)-1]
 }
@@ -57,7 +57,7 @@ func Interleaved[T any](rounds int, items []T) iter.Seq2[int, T] {
 type Target[S any] struct {
 	What    string // the figure, with its unit
 	Against string // the other sample; empty: the figure is about one sample only
-	AtMost  bool   // Limit is an upper bound, not a lower one
+	AtMost  bool   // Limit is an upper bound; false: a lower bound
 	Limit   float64
 	Figure  func(mine, theirs S) float64
 }

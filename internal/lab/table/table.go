@@ -34,7 +34,7 @@ func Paint(text string, alarm bool) string {
 	return text
 }
 
-// Figure formats a value. A value that is no number (NaN) is not known.
+// Figure formats a value. NaN means that the value is not known.
 func Figure(format string, value float64) string {
 	if math.IsNaN(value) {
 		return Unknown

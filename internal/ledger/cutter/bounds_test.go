@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestBounds checks that cutters remember a bounded number of SKUs, and the latest of them:
-// a request may name any SKU.
+// TestBounds checks that cutters remember a bounded number of SKUs, and keep the latest ones,
+// because a request may name any SKU.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	units, limits := new(unitRows), new(seenLimits)

@@ -15,21 +15,21 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// claim is how many units of a SKU with a buyer limit a buyer holds, or asks for: a row
-// of the table claims. A row changes only under the lock of its stock row, so it can
-// be read without a lock of its own once the stock row is locked.
+// claim is the number of units of a SKU with a buyer limit that a buyer holds or asks for: a row of
+// the table claims. A row changes only under the lock of its stock row. So it can be read without a
+// lock of its own once the stock row is locked.
 type claim struct {
 	sku   stock.SKU
 	buyer string
 	units int64
 }
 
-// Counted is how far the claims on a SKU are counted: up to the order with this ID. If it is
-// not valid, no count is under way. While one is, the SKU's buyer limit does not hold, and
-// only the orders that are counted have claims. See the package ledger's CountClaims.
+// Counted says up to which order ID the claims on a SKU are counted. If it is not valid, no count
+// is under way. During a count, the SKU's buyer limit has no effect, and only counted orders have
+// claims. See CountClaims of package ledger.
 type Counted struct{ uuid.NullUUID }
 
-// Has reports whether the count has come past the order's ID.
+// Has reports whether the count has passed the order's ID.
 func (c Counted) Has(order uuid.UUID) bool {
 	return c.Valid && bytes.Compare(order[:], c.UUID[:]) <= 0
 }
@@ -42,10 +42,10 @@ func (c Counted) Arg(d sqltx.Dialect) any {
 	return d.UUID(c.UUID)
 }
 
-// limited reports whether the row has a buyer limit that holds.
+// limited reports whether the row has a buyer limit that is in effect.
 func (r *row) limited() bool { return r.limit > 0 && !r.counted.Valid }
 
-// limits returns the buyer limits that hold.
+// limits returns the buyer limits that are in effect.
 func (rs rows) limits() map[stock.SKU]int64 {
 	limits := make(map[stock.SKU]int64)
 	for sku, r := range rs {
@@ -56,7 +56,7 @@ func (rs rows) limits() map[stock.SKU]int64 {
 	return limits
 }
 
-// claimed reports whether takes of one of the rows raise claims. They must be decided under
+// claimed reports whether takes of one of the rows raise claims. Such takes must be decided under
 // the row locks.
 func (rs rows) claimed() bool {
 	for _, r := range rs {
@@ -67,9 +67,9 @@ func (rs rows) claimed() bool {
 	return false
 }
 
-// claimsOf adds up what each buyer asks for of the SKUs that have a limit. The claims
-// are in SKU order, and then in buyer order. If the claims of a SKU are being counted, it
-// leaves out the orders that the count comes to. rs are the rows, if they are known.
+// claimsOf adds up what each buyer asks for of the SKUs that have a limit. The claims are in SKU
+// order, and then in buyer order. While the claims of a SKU are being counted, it leaves out the
+// orders that the count has yet to reach. rs are the rows, if they are known.
 func claimsOf(takes []stock.Take, limits map[stock.SKU]int64, rs rows) (claims []claim) {
 	if len(limits) == 0 {
 		return nil
@@ -110,8 +110,8 @@ func bySKU(claims []claim) (groups [][]claim) {
 	return groups
 }
 
-// readClaims reads how many units the buyers of the takes hold of SKUs with a buyer
-// limit. The caller must hold the row locks.
+// readClaims reads how many units of SKUs with a buyer limit the buyers of the takes hold. The
+// caller must hold the row locks.
 func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take) error {
 	var (
 		conditions []string
@@ -122,7 +122,7 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 		for _, c := range claims {
 			buyers = append(buyers, c.buyer)
 		}
-		for len(buyers)&(len(buyers)-1) != 0 { // few lengths make few statements to prepare
+		for len(buyers)&(len(buyers)-1) != 0 { // round up, so that few different statements are prepared
 			buyers = append(buyers, buyers[0])
 		}
 		sku := claims[0].sku
@@ -147,10 +147,9 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 	return nil
 }
 
-// raise returns the statements that add the claims to what the buyers hold: one a SKU.
-// They fail, as Dialect.Require does, if a buyer would hold more than the limit. The
-// stock rows must be locked before they run. ok is false if a claim alone is above the
-// limit.
+// raise returns the statements that add the claims to those that the buyers have, one for each SKU.
+// A statement fails, as Dialect.Require does, if a buyer would hold more than the limit. The stock
+// rows must be locked before. ok is false if a claim alone is above the limit.
 func raise(dialect sqltx.Dialect, claims []claim, limits map[stock.SKU]int64) (statements []sqltx.Statement, ok bool) {
 	for _, claims := range bySKU(claims) {
 		limit := limits[claims[0].sku]

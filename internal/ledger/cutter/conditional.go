@@ -28,8 +28,8 @@ func (conditional) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, take
 	}}, nil
 }
 
-// cutEachLine takes the lines one after the other. If one was not cut, it undoes
-// those before.
+// cutEachLine takes the lines one after the other. If one cannot be cut, it undoes the earlier
+// ones.
 func cutEachLine(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.Take) (Decision, error) {
 	for i, line := range linesOf(t) {
 		fits, err := conditionally(ctx, tx, g, line)
@@ -58,8 +58,8 @@ func conditionally(ctx context.Context, tx *sqltx.Tx, g stock.Generation, l line
 	return updated == 1, nil
 }
 
-// giveBack undoes lines of a take, another line of which was refused. This
-// transaction still holds the row locks, so no other has seen the change.
+// giveBack undoes lines of a take after another of its lines was refused. This transaction still
+// holds the row locks, so no other transaction has seen the change.
 func giveBack(ctx context.Context, tx *sqltx.Tx, lines []stock.Line) error {
 	for _, line := range lines {
 		_, err := tx.Exec(ctx, "UPDATE stock SET available = available + ? WHERE sku = ?", line.Quantity, string(line.SKU))
@@ -70,9 +70,8 @@ func giveBack(ctx context.Context, tx *sqltx.Tx, lines []stock.Line) error {
 	return nil
 }
 
-// whyNot returns why no row met the conditions of the line's UPDATE. If the row has a
-// buyer limit, or meets the conditions by now, it decides the take under the row
-// locks.
+// whyNot returns why no row met the conditions of the line's UPDATE. If the row has a buyer limit,
+// or meets the conditions now, whyNot decides the take under the row locks.
 func whyNot(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.Take, l line) (Decision, error) {
 	rs, err := readSKUs(ctx, tx, []stock.SKU{l.sku}, "")
 	if err != nil {

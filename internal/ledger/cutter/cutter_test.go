@@ -25,7 +25,7 @@ func migrated(t *testing.T, url string) *sqltx.DB {
 }
 
 // leftOut has the cutters that TestConformance leaves out on each database unless the run is
-// thorough: each runs on another one, and TestEngines of package ledger sells with those that
+// thorough. Each of them runs on another database. TestEngines of package ledger covers those that
 // lock rows on PostgreSQL.
 var leftOut = map[string][]string{
 	"SQLite":     {"slots", "one slot"},
@@ -64,8 +64,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestReadWriteLosesUpdates checks that the suite finds the lost updates of
-// ReadWrite, and that ReadWrite keeps every other promise. By default it asks one database.
+// TestReadWriteLosesUpdates checks that the suite finds the lost updates of ReadWrite, and that
+// ReadWrite keeps every other promise. By default it uses one database.
 func TestReadWriteLosesUpdates(t *testing.T) {
 	t.Parallel()
 	for n, d := range testenv.Databases() {
@@ -91,7 +91,7 @@ func TestReadWriteLosesUpdates(t *testing.T) {
 	}
 }
 
-// slowReader pauses after it has read, so that others read the same counts.
+// slowReader pauses after it has read, so that other transactions read the same counts.
 type slowReader struct{ cutter.Cutter }
 
 func (r slowReader) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (cutter.Plan, error) {

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestFailures lets each statement of a cut fail in turn. The cut answers with that error,
-// and with no decision that the caller could take for one.
+// TestFailures makes each statement of a cut fail in turn. The cut must return that error, and no
+// decision that the caller could use.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	errRefused := errors.New("the statement is refused")
@@ -64,7 +64,7 @@ func TestFailures(t *testing.T) {
 		return hit, decisions, err
 	}
 	all := cutters()
-	all["unit-rows"] = func() cutter.Cutter { // that has found too few free units
+	all["unit-rows"] = func() cutter.Cutter { // a cutter that has found too few free units
 		c := cutter.UnitRows()
 		for _, sku := range []stock.SKU{"plain", "other", "limited", "counting"} {
 			if _, _, err := cut(c, taking(stock.Line{SKU: sku, Quantity: 1}), faults.Fault{}); !errors.Is(err, cutter.ErrConflict) {
@@ -95,7 +95,7 @@ func TestFailures(t *testing.T) {
 				}
 			}
 			tables := map[string][]string{"limited": {"FROM stock ", "FROM claims"}, "counting": {"FROM stock "}}
-			for _, table := range tables[group] { // of which it reads rows, which cannot be read
+			for _, table := range tables[group] { // the cutter cannot read rows of these tables
 				hit, decisions, err := cut(newCutter(), takes, faults.Fault{Kind: faults.Garbled, Nth: 1, Only: table})
 				if len(hit) == 0 || !errors.Is(err, sqltx.ErrScan) || decisions != nil {
 					t.Errorf("%s, %s: after %q: %v, %v", name, group, hit, decisions, err)
@@ -104,7 +104,7 @@ func TestFailures(t *testing.T) {
 		}
 	}
 
-	// Units are taken from no row that is not updated.
+	// No units may be taken from a row that is not updated.
 	if _, err := s.Ledger().Exec(t.Context(), "CREATE TRIGGER still BEFORE UPDATE ON stock BEGIN SELECT RAISE(IGNORE); END"); err != nil {
 		t.Fatal(err)
 	}

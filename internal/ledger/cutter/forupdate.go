@@ -10,9 +10,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// ForUpdate returns the cutter that locks the stock rows with SELECT … FOR
-// UPDATE, decides, and then updates them. The rows are locked for two statements
-// and the commit.
+// ForUpdate returns the cutter that locks the stock rows with SELECT … FOR UPDATE, decides, and
+// then updates them. The rows stay locked for two statements and the commit.
 func ForUpdate() Cutter { return forUpdate{} }
 
 type forUpdate struct{}
@@ -52,9 +51,8 @@ func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes 
 	return decisions, nil
 }
 
-// decide decides the takes, which changes the rows in memory only. It returns those that
-// are accepted, and the statements that raise their claims. The caller must hold the row
-// locks.
+// decide decides the takes and changes the rows in memory only. It returns the accepted takes, and
+// the statements that raise their claims. The caller must hold the row locks.
 func (rs rows) decide(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) (decisions []Decision, accepted []stock.Take, claims []sqltx.Statement, err error) {
 	if err := rs.readClaims(ctx, tx, takes); err != nil {
 		return nil, nil, nil, err
@@ -64,7 +62,7 @@ func (rs rows) decide(ctx context.Context, tx *sqltx.Tx, g stock.Generation, tak
 	limits := rs.limits()
 	for sku, r := range rs {
 		if r.counted.Valid {
-			limits[sku] = math.MaxInt64 // its claims rise without a limit
+			limits[sku] = math.MaxInt64 // the take raises its claims, but without a limit
 		}
 	}
 	claims, _ = raise(tx.Dialect(), claimsOf(accepted, limits, rs), limits)

@@ -14,8 +14,8 @@ import (
 // by order.
 func Merged() Cutter { return &merged{refuse: true} }
 
-// Count returns the cutter that counts down as Merged does, but refuses nothing
-// for lack of stock: a gate has admitted the takes. The count may fall below 0.
+// Count returns the cutter that counts down as Merged does, but refuses nothing for lack of stock,
+// because a gate has admitted the takes. The count may fall below 0.
 func Count() Cutter { return &merged{refuse: false} }
 
 type merged struct {
@@ -59,7 +59,7 @@ type rowKind struct {
 }
 
 var (
-	// A limit whose claims are being counted is none that seenLimits knows.
+	// seenLimits knows no limit of a row whose claims are being counted.
 	stockRows = rowKind{"stock", "limit_per_buyer", " AND claims_counted_to IS NULL"}
 	partRows  = rowKind{"stock_parts", "part", ""}
 )
@@ -166,8 +166,8 @@ func (k rowKind) joined(dialect sqltx.Dialect, g stock.Generation, lines []line,
 	return sql, []any{skus, units, epochs, wants, skus, wants, first, last}
 }
 
-// sum adds the takes up to one line a SKU, in SKU order. ok is false if two takes
-// were cut from one SKU under different epochs.
+// sum adds up the takes to one line for each SKU, in SKU order. ok is false if two takes were cut
+// from one SKU under different epochs.
 func sum(takes []stock.Take) (lines []line, ok bool) {
 	first := linesOf(takes[0])[0]
 	if !slices.ContainsFunc(takes, func(t stock.Take) bool {

@@ -8,11 +8,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Optimistic returns the cutter that reads the rows with their versions before
-// the transaction, and updates a row only if its version is the same. It holds no
-// lock while it decides. The price is a new transaction for every row that has
-// changed. Rows with a buyer limit are locked: their claims change only under the
-// lock.
+// Optimistic returns the cutter that reads the rows with their versions before the transaction, and
+// updates a row only if its version is the same. It holds no lock while it decides, but needs a new
+// transaction for every changed row. Rows with a buyer limit are locked, because their claims
+// change only under the lock.
 func Optimistic() Cutter { return optimistic{} }
 
 type optimistic struct{}

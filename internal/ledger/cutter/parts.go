@@ -11,18 +11,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// A stock row may lend units to parts, which are rows of the table stock_parts. Then a sale
-// locks a part instead of the stock row. The rules:
+// A stock row may lend units to parts, which are rows of the table stock_parts. Then a sale locks a
+// part instead of the stock row. The rules:
 //
-//   - A SKU has available what its stock row and its parts have together (InParts).
+//   - The available units of a SKU are those of its stock row and of its parts together (InParts).
 //   - Parts are added only under the lock of the stock row (lend), with the epoch and the
 //     hours of the stock row, and only for a SKU without buyer limit.
-//   - A sale that locks no stock row may take units from a part that has the epoch, and is
-//     open. It may delete a part that is empty.
-//   - What only adds units adds them to the stock row.
+//   - A sale that locks no stock row may take units from a part that has its epoch and is
+//     open. It may delete an empty part.
+//   - A transaction that only adds units adds them to the stock row.
 //   - A transaction that needs all units of a SKU, or changes its epoch, hours or limit,
 //     locks the stock row and takes the parts back first (Collect). A sale that waits for
-//     such a part finds it gone, goes to the stock row, and meets the change there.
+//     such a part finds it deleted, uses the stock row, and sees the change there.
 //   - Every transaction locks stock rows before parts, and parts by SKU and number.
 
 // InParts is the expression for the units that the parts of a stock row have, for a
@@ -31,9 +31,9 @@ func InParts(d sqltx.Dialect) string {
 	return "CAST((SELECT COALESCE(SUM(stock_parts.available), 0) FROM stock_parts WHERE stock_parts.sku = stock.sku) AS " + d.BigInt() + ")"
 }
 
-// Collect takes the parts of the SKUs back: it locks them, adds their units to the stock
-// rows, and deletes them. tx must have locked the stock rows. It returns the units that each
-// stock row got. SKUs that had no parts are not among them.
+// Collect takes the parts of the SKUs back: it locks them, adds their units to the stock rows, and
+// deletes them. tx must have locked the stock rows. It returns the units that each stock row got.
+// SKUs without parts are left out.
 func Collect(ctx context.Context, tx *sqltx.Tx, skus ...stock.SKU) (map[stock.SKU]int64, error) {
 	units, err := lockParts(ctx, tx, skus)
 	if err != nil {
@@ -42,8 +42,8 @@ func Collect(ctx context.Context, tx *sqltx.Tx, skus ...stock.SKU) (map[stock.SK
 	return units, collect(ctx, tx, units)
 }
 
-// CollectFree is Collect for those of the SKUs of which no other transaction holds a part
-// locked. It waits for none. busy has the others.
+// CollectFree is Collect for those of the SKUs whose parts no other transaction has locked. It
+// never waits. busy has the other SKUs.
 func CollectFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units map[stock.SKU]int64, busy []stock.SKU, err error) {
 	type part struct {
 		sku    stock.SKU
@@ -55,7 +55,7 @@ func CollectFree(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (units map
 		units[sku] += available
 		locked[part{sku, number}] = true
 	})
-	if err == nil { // what is there and not locked by tx, another transaction holds
+	if err == nil { // another transaction has locked the existing parts that tx could not lock
 		err = eachPart(ctx, tx, skus, "", func(sku stock.SKU, number int, _ int64) {
 			if !locked[part{sku, number}] && !slices.Contains(busy, sku) {
 				busy = append(busy, sku)
@@ -81,9 +81,9 @@ func (rs rows) lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) er
 	return err
 }
 
-// lockParts locks the parts of the SKUs and returns the units in them, by SKU. SKUs without
-// parts are not among them. tx must have locked the stock rows, so no part is added or
-// taken back until it ends.
+// lockParts locks the parts of the SKUs and returns the units in them, by SKU. SKUs without parts
+// are left out. tx must have locked the stock rows, so no part is added or taken back until it
+// ends.
 func lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (map[stock.SKU]int64, error) {
 	units := make(map[stock.SKU]int64)
 	err := eachPart(ctx, tx, skus, tx.Dialect().RowLock(), func(sku stock.SKU, _ int, available int64) { units[sku] += available })
@@ -137,10 +137,10 @@ func collect(ctx context.Context, tx *sqltx.Tx, units map[stock.SKU]int64) error
 	return nil
 }
 
-// lend returns the statements that leave the locked stock row r, without buyer limit, with
-// what is in no part, and its parts with these units, numbered from first. Parts that there
-// are already are updated and not replaced: in PostgreSQL a sale that waits for one finds it
-// again.
+// lend returns the statements that move units from the locked stock row r to its parts, which are
+// numbered from first. r must have no buyer limit, and keeps the units that are in no part.
+// Existing parts are updated and not replaced: in PostgreSQL a sale that waits for a part then
+// finds it again.
 func lend(d sqltx.Dialect, r *row, first int64, parts []int64) []sqltx.Statement {
 	left := r.available
 	args := make([]any, 0, 6*len(parts))

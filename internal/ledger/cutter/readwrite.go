@@ -31,7 +31,7 @@ func (readWrite) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, tak
 				return nil, fmt.Errorf("writing the count of %s: %w", sku, err)
 			}
 			if written == 0 {
-				return nil, ErrConflict // another generation owns the row, or it has a limit now
+				return nil, ErrConflict // another generation owns the row, or the row has a limit now
 			}
 		}
 		return decisions, nil

@@ -14,8 +14,8 @@ import (
 type line struct {
 	sku   stock.SKU
 	units int64
-	epoch int64 // 0 if no gate cut it
-	want  int64 // what the row must have in the column rowKind.want
+	epoch int64 // 0: no gate cut the line
+	want  int64 // the value that the row must have in the column rowKind.want
 }
 
 func linesOf(t stock.Take) []line {
@@ -35,10 +35,10 @@ type row struct {
 	opensAt   time.Time
 	closesAt  time.Time
 	readAt    time.Time        // by the database's clock
-	limit     int64            // units that one buyer may hold; 0: any number
-	counted   Counted          // while it is valid, the limit does not hold
+	limit     int64            // units that one buyer may hold; 0 means no limit
+	counted   Counted          // while counted is valid, the limit has no effect
 	held      map[string]int64 // units by buyer; nil until the claims are read
-	part      int              // its number; 0: this is a stock row
+	part      int              // number of the part; 0 means a stock row
 }
 
 type rows map[stock.SKU]*row

@@ -10,8 +10,7 @@ func open(d sqltx.Dialect) string {
 	return "COALESCE(opens_at <= " + d.Now() + ", TRUE) AND COALESCE(closes_at > " + d.Now() + ", TRUE)"
 }
 
-// check returns why units of the line may not be taken from its row, however many
-// the row has. nil: they may.
+// check returns an error if units of the line may not be taken from its row, whatever its count.
 func (rs rows) check(l line, g stock.Generation) error {
 	r, ok := rs[l.sku]
 	switch {
@@ -31,9 +30,8 @@ func (rs rows) check(l line, g stock.Generation) error {
 	return nil
 }
 
-// take subtracts the take's units from the rows in memory, and adds them to what the
-// buyer holds: all lines or none. If refuse is true, it answers ErrSoldOut if they do
-// not fit.
+// take subtracts the take's units from the rows in memory, and adds them to those that the buyer
+// holds: all lines or none. If refuse is true and the units do not fit, take returns ErrSoldOut.
 func (rs rows) take(t stock.Take, g stock.Generation, refuse bool) Decision {
 	lines := linesOf(t)
 	for _, l := range lines {

@@ -10,16 +10,16 @@ import (
 // maxLimited bounds the SKUs that seenLimits remembers.
 const maxLimited = 10_000
 
-// seenLimits remembers the buyer limits that rows had when they were last locked. It
-// is only a guess: the statements that use it demand that the row has that limit, and
-// without it a row with a limit is locked and read. It is safe for concurrent use.
+// seenLimits remembers the buyer limits that rows had when they were last locked. A remembered
+// limit may be outdated, so the statements that use it require that the row still has it. A row
+// whose limit is not remembered is locked and read. seenLimits is safe for concurrent use.
 type seenLimits struct {
 	mu     sync.RWMutex
-	limits map[stock.SKU]int64 // above 0
+	limits map[stock.SKU]int64 // limits above 0
 }
 
-// of returns the limits of the lines' SKUs, and sets them in the lines. It returns nil
-// if none is known.
+// of returns the limits of the lines' SKUs, and sets them in the lines. It returns nil if no limit
+// is known.
 func (s *seenLimits) of(lines []line) (limits map[stock.SKU]int64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -37,7 +37,7 @@ func (s *seenLimits) of(lines []line) (limits map[stock.SKU]int64) {
 	return limits
 }
 
-// learn notes the limits of rows that are locked.
+// learn remembers the limits of locked rows.
 func (s *seenLimits) learn(rs rows) {
 	limits := rs.limits()
 	s.mu.Lock()

@@ -13,16 +13,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Slots returns the cutter that takes the units of a whole group from one of n parts of
-// each SKU: its slot. While one group commits, groups with other slots take units of the same
-// SKU. n must be at least 1.
+// Slots returns the cutter that takes the units of a whole group from one of n parts of each SKU:
+// its slot. While one group commits, groups with other slots take units of the same SKU. n must be
+// at least 1.
 //
-// If the slot has too little, or a part is missing, the stock row and all its parts are
-// locked. The group is decided order by order on what they have together, and what is left is
-// divided among the slots. So nothing is refused that the SKU has somewhere.
+// If the slot has too little, or a part is missing, the stock row and all its parts are locked. The
+// group is decided order by order on their common units, and the remaining units are divided among
+// the slots. So an order is refused only if the whole SKU has too few units.
 //
-// A SKU with a buyer limit has no parts: it is sold as Merged does, because claims change
-// only under the lock of the stock row.
+// A SKU with a buyer limit has no parts: it is sold as Merged does, because claims change only
+// under the lock of the stock row.
 func Slots(n int) Cutter {
 	c := &slots{n: n}
 	c.last.Store(rand.Uint64N(uint64(n)))
@@ -31,9 +31,9 @@ func Slots(n int) Cutter {
 
 type slots struct {
 	n int
-	// last is the slot, without its multiples of n, of the last group. Each group takes the
-	// next slot: groups under way at the same time have different ones. Instances begin at
-	// random ones. One that meets another at a slot waits, and then follows it.
+	// last is the slot, without its multiples of n, of the last group. Each group takes the next
+	// slot: groups under way at the same time have different ones. Instances begin at random slots.
+	// If two instances use the same slot, one waits, and then follows the other through the slots.
 	last   atomic.Uint64
 	limits seenLimits
 }
@@ -94,8 +94,8 @@ func (c *slots) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, slot 
 	return decisions, nil
 }
 
-// lockSlots locks all parts of the whole SKUs, whose stock rows are rs, and the slot of the
-// others, which it adds to rs. ErrConflict: a slot is gone.
+// lockSlots locks all parts of the SKUs in whole, whose stock rows are rs. Of the other SKUs it
+// locks the slot, and adds it to rs. ErrConflict means that a slot no longer exists.
 func (rs rows) lockSlots(ctx context.Context, tx *sqltx.Tx, skus, whole []stock.SKU, slot int) error {
 	for len(skus) > 0 { // in SKU order, with one statement for neighbours of a kind
 		isWhole := slices.Contains(whole, skus[0])
@@ -126,8 +126,8 @@ func (rs rows) lockSlot(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, slo
 	return err
 }
 
-// readSlot reads the slot of the SKUs. It leaves out SKUs that do not have it. rowLock is as
-// for readSKUs.
+// readSlot reads the slot of each SKU. It leaves out SKUs without that slot. rowLock is as for
+// readSKUs.
 func readSlot(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, slot int, rowLock string) (rows, error) {
 	rs := make(rows, len(skus))
 	err := tx.QueryEach(ctx, func(found *sql.Rows) error {
@@ -143,13 +143,13 @@ func readSlot(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, slot int, row
 	return rs, nil
 }
 
-// write takes the units of the accepted takes from the rows, which have what is left, and
-// raises the claims.
+// write takes the units of the accepted takes from the rows, which have the remaining counts in
+// memory, and raises the claims.
 func (c *slots) write(ctx context.Context, tx *sqltx.Tx, rs rows, accepted []stock.Take, claims []sqltx.Statement) error {
 	var (
 		d                = tx.Dialect()
 		statements       []sqltx.Statement
-		updates          []int64 // how many rows each of the first statements must update
+		updates          []int64 // number of rows that each of the first statements must update
 		limited, slotted []stock.SKU
 		lent             []sqltx.Statement
 		skus, units      = unitsOf(accepted)

@@ -28,8 +28,8 @@ func slotsOf(t *testing.T, db *sqltx.DB, sku string) (reserve, units, parts int6
 	return reserve, units, parts
 }
 
-// TestSlots checks how the units of a SKU move: from the stock row into slots, and between
-// slots; and that a take from one slot waits for no other.
+// TestSlots checks how the units of a SKU move from the stock row into slots and between slots. A
+// take from one slot must not wait for another slot.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	for _, d := range testenv.Databases() {
@@ -82,7 +82,7 @@ func TestSlots(t *testing.T) {
 				if reserve, units, parts := slotsOf(t, db, "divided"); reserve != 0 || units != 8 || parts != 4 {
 					t.Errorf("the stock row has %d units, %d slots have %d; want 0, 4 and 8", reserve, parts, units)
 				}
-				// More than a slot has.
+				// More units than a slot has.
 				if err := cut(cutter.Slots(4), taking(stock.Line{SKU: "divided", Quantity: 7})); err != nil {
 					t.Error(err)
 				}
@@ -135,7 +135,7 @@ func TestSlots(t *testing.T) {
 				}
 				defer holder.Rollback()
 				whole(holder, plan(c, both()))
-				// It would wait until the database ends the wait.
+				// The transaction would wait until the database ends the wait.
 				err = db.Transact(t.Context(), func(tx *sqltx.Tx) error {
 					whole(tx, plan(c, both()))
 					return nil
@@ -143,8 +143,8 @@ func TestSlots(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				_ = plan(c, both()) // passes the slot that is held
-				// The same with a SKU that is sold out, whose other SKU is taken from a slot alone.
+				_ = plan(c, both()) // passes over the held slot
+				// The same with a sold-out SKU, whose other SKU is taken from a single slot.
 				lay("sold out", 1)
 				lay("c", 10)
 				if err := cut(c, taking(stock.Line{SKU: "c", Quantity: 1}, stock.Line{SKU: "sold out", Quantity: 1})); err != nil {
@@ -168,9 +168,9 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestSlots_ChangedMeanwhile lets a sale read a slot with one unit while another transaction
-// sells that unit, or takes the slot back. The stock row has one more, so the sale must ask
-// for another try, and not refuse.
+// TestSlots_ChangedMeanwhile lets a sale read a slot with one unit while another transaction sells
+// that unit, or takes the slot back. The stock row has another unit, so the sale must request
+// another try instead of refusing.
 func TestSlots_ChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {

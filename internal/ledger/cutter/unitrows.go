@@ -19,21 +19,20 @@ const (
 	maxShort = 10_000
 )
 
-// UnitRows returns the cutter that keeps a pool of rows, one for each unit that can be sold
-// now, and takes n units by SELECT … FOR UPDATE SKIP LOCKED LIMIT n. No sale waits for the
-// row of another. The rows are parts of the stock row with one unit each: parts.go has their
-// rules. It needs a database on which sqltx.DB.CheckSkipLocked succeeds.
+// UnitRows returns the cutter that keeps a pool of rows, one for each unit that can be sold now. It
+// takes n units by SELECT … FOR UPDATE SKIP LOCKED LIMIT n. No sale waits for the row of another.
+// The rows are parts of the stock row with one unit each: parts.go has their rules. It needs a
+// database on which sqltx.DB.CheckSkipLocked succeeds.
 //
-// If too few rows are free, it returns ErrConflict, and the next plan for the SKU locks the
-// stock row and refills the pool. It must be another transaction: a sale that holds units
-// and then asks for the stock row would wait for one that holds the stock row and waits for
-// those units.
+// If too few rows are free, it returns ErrConflict, and the next plan for the SKU locks the stock
+// row and refills the pool. The refill must be another transaction, to avoid a deadlock: a sale
+// that holds units would wait for the stock row, whose holder may wait for those units.
 func UnitRows() Cutter { return &unitRows{} }
 
 type unitRows struct {
 	mu sync.Mutex
-	// short are the SKUs of which too few units were free, and which no transaction has
-	// refilled since: because they are sold out or have a buyer limit, or it failed.
+	// short are the SKUs that had too few free units, and that no transaction has refilled since. A
+	// refill may be impossible (sold out, or a buyer limit) or may have failed.
 	short map[stock.SKU]bool
 }
 
@@ -77,15 +76,15 @@ func (c *unitRows) setShort(sku stock.SKU, short bool) {
 		return
 	}
 	if c.short == nil || len(c.short) >= maxShort {
-		c.short = make(map[stock.SKU]bool) // the next sale finds out again
+		c.short = make(map[stock.SKU]bool) // the next sales find out again which SKUs are short
 	}
 	c.short[sku] = true
 }
 
-// refilling decides the takes under the locks of their stock rows, and refills the pools of
-// SKUs with too few free units. It takes the free units that it needs back into the stock
-// row first. It waits for units that other transactions hold only if all others are too
-// few: then a unit that comes back is sold, and "sold out" is final.
+// refilling decides the takes under the locks of their stock rows, and refills the pools of SKUs
+// with too few free units. It takes the free units that it needs back into the stock row first. If
+// the free units are too few, it waits for units that other transactions hold. So a unit that is
+// returned is sold, and "sold out" is final.
 func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take) ([]Decision, error) {
 	rs, err := lock(ctx, tx, takes)
 	if err != nil {
@@ -95,7 +94,7 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 	pools := make(map[stock.SKU]pool)
 	for _, sku := range skus {
 		r := rs[sku]
-		if rs.check(line{sku: sku}, g) != nil || r.limit != 0 { // in another generation its parts may not be unit rows
+		if rs.check(line{sku: sku}, g) != nil || r.limit != 0 { // the parts of another generation may not be unit rows
 			continue
 		}
 		p, err := lockPool(ctx, tx, sku, r.available, wanted[sku])
@@ -121,7 +120,7 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 		switch n := min(rs[sku].available, maxPool-p.held); {
 		case !ok:
 		case p.enough:
-			c.setShort(sku, false) // another transaction has refilled it
+			c.setShort(sku, false) // another transaction has refilled the pool
 		case n == 0: // sold out
 		default:
 			units := make([]int64, n)
@@ -129,22 +128,22 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 				units[i] = 1
 			}
 			tx.AtCommit(lend(tx.Dialect(), rs[sku], p.next, units)...)
-			c.setShort(sku, false) // too early if the COMMIT fails: then a sale finds out again
+			c.setShort(sku, false) // too early if the COMMIT fails, but the next sale then sets it again
 		}
 	}
 	return decisions, nil
 }
 
-// pool is what a transaction that holds the stock row knows of a SKU's unit rows.
+// pool describes a SKU's unit rows, as a transaction sees them that has locked the stock row.
 type pool struct {
-	locked []any // the numbers of those that it has locked
-	enough bool  // as many as are wanted; the other fields are unknown
-	held   int64 // how many others hold
-	next   int64 // the least number above all
+	locked []any // numbers of the locked rows
+	enough bool  // as many rows are locked as are wanted; then the other fields are not set
+	held   int64 // number of rows that other transactions hold
+	next   int64 // the lowest number above all existing ones
 }
 
-// lockPool locks as many free unit rows of the SKU as are wanted. If these and the available
-// units of the stock row are fewer, it waits for the other rows, until the session gives up.
+// lockPool locks as many free unit rows of the SKU as are wanted. If these and the available units
+// of the stock row are fewer, it waits for the other rows, until the session's lock timeout.
 func lockPool(ctx context.Context, tx *sqltx.Tx, sku stock.SKU, available, wanted int64) (p pool, err error) {
 	if p.locked, err = freeUnits(ctx, tx, sku, wanted, unitCondition{sql: "sku = ?", args: []any{string(sku)}}); err != nil {
 		return p, err
@@ -180,7 +179,7 @@ type unitCondition struct {
 	args []any
 }
 
-// unitsUnder is the condition of unit rows that the line may be taken from.
+// unitsUnder is the condition of unit rows that may serve the line.
 func unitsUnder(d sqltx.Dialect, g stock.Generation, l line) unitCondition {
 	first, last := g.Epochs()
 	c := unitCondition{"sku = ? AND " + open(d) + " AND epoch BETWEEN ? AND ?", []any{string(l.sku), first, last}}

@@ -13,8 +13,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestUnitRows_HeldUnits holds two of the last three units in one sale and asks for two in
-// another. It must wait for them, and be refused only when they are sold: not if the wait fails.
+// TestUnitRows_HeldUnits holds two of the last three units in one sale and requests two in another.
+// The second sale must wait for them, and be refused only when they are sold, not when the wait
+// fails.
 func TestUnitRows_HeldUnits(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {
@@ -77,8 +78,8 @@ func TestUnitRows_HeldUnits(t *testing.T) {
 	})
 }
 
-// TestUnitRows_Refill lets sales of one unit empty a pool while a sale holds one of its
-// rows: refills must wait for nobody, mint no unit twice, and leave at most 1,000 rows.
+// TestUnitRows_Refill lets sales of one unit empty a pool while a sale holds one of its rows.
+// Refills must not wait, must not create a unit twice, and must leave at most 1,000 rows.
 func TestUnitRows_Refill(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {
@@ -92,7 +93,7 @@ func TestUnitRows_Refill(t *testing.T) {
 		}
 		s.mustSell(t, 999)
 		s.rows(t, 1)
-		s.mustSell(t, 1) // refills beside the row that is held
+		s.mustSell(t, 1) // refills while another sale holds a row
 		s.rows(t, 1000)
 		holder.Rollback()
 		s.left(t, total-1001)
@@ -103,8 +104,8 @@ func TestUnitRows_Refill(t *testing.T) {
 	})
 }
 
-// TestUnitRows_TwoRefills lets two sales refill one pool. The second must wait for the stock
-// row, and count only what the first has left.
+// TestUnitRows_TwoRefills lets two sales refill one pool. The second must wait for the stock row,
+// and count only the units that the first has left.
 func TestUnitRows_TwoRefills(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {
@@ -133,14 +134,14 @@ func TestUnitRows_TwoRefills(t *testing.T) {
 	})
 }
 
-// TestUnitRows_RefilledByAnother lets a sale find a pool that has been refilled since it was
-// too small. The next sale must not wait for the stock row.
+// TestUnitRows_RefilledByAnother lets a sale find a pool that was too small and has been refilled
+// since. The next sale must not wait for the stock row.
 func TestUnitRows_RefilledByAnother(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {
 		s.lay(t, 3)
-		c := s.refilling(t) // there is no pool yet
-		s.mustSell(t, 1)    // there is, and the stock row has no unit left
+		c := s.refilling(t) // creates a pool, because the SKU has no pool yet
+		s.mustSell(t, 1)    // uses the pool, which has all units of the stock row
 		sale := s.begin(t)
 		if d, err := s.cut(t.Context(), sale, c, 1); err != nil || !d.Taken() {
 			t.Fatalf("the first sale: %v, %v", d, err)
@@ -164,8 +165,8 @@ func TestUnitRows_RefilledByAnother(t *testing.T) {
 	})
 }
 
-// TestUnitRows_PartsOfAnotherLayout sells a SKU of the generation, and asks for one of another
-// generation, in one group. The parts of that one are slots: they must keep their units.
+// TestUnitRows_PartsOfAnotherLayout orders a SKU of this generation and one of another generation
+// in one group. The parts of the second are slots, which must keep their units.
 func TestUnitRows_PartsOfAnotherLayout(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {
@@ -206,7 +207,7 @@ func (s *unitSale) refilling(t *testing.T) cutter.Cutter {
 	return c
 }
 
-// sellGroup sells a group in generation g, and returns what was decided.
+// sellGroup sells a group in generation g, and returns the decisions.
 func (s *unitSale) sellGroup(t *testing.T, g stock.Generation, c cutter.Cutter, takes []stock.Take) (decisions []cutter.Decision) {
 	t.Helper()
 	err := cutter.ErrConflict
@@ -226,9 +227,9 @@ func (s *unitSale) sellGroup(t *testing.T, g stock.Generation, c cutter.Cutter, 
 	return decisions
 }
 
-// someoneLocks reports whether a session of the database waits for a row of the table, or
-// is about to: it runs a SELECT … FOR UPDATE. MariaDB's table of transactions cannot tell,
-// because it is not refreshed while it is read more often than every 0.1 s.
+// someoneLocks reports whether a session of the database waits for a row of the table, or is about
+// to: it runs a SELECT … FOR UPDATE. MariaDB's table of transactions cannot show this, because it
+// is not refreshed when it is read more often than every 0.1 s.
 func (s *unitSale) someoneLocks(t *testing.T, table string) bool {
 	t.Helper()
 	query := "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND wait_event_type = 'Lock' AND query LIKE ?"

@@ -16,7 +16,7 @@ func TestBeginFails(t *testing.T) {
 	db := storetest.Migrated(t, testenv.SQLite(t)+"?_pragma=busy_timeout(1)").Ledger()
 	writer := begin(t, t.Context(), db)
 	defer writer.Rollback()
-	insertStock(t, writer, "a") // no other transaction can begin now
+	insertStock(t, writer, "a") // no other transaction can begin while this one writes
 
 	const query = "SELECT available FROM stock WHERE sku = 'a'"
 	for name, first := range map[string]func(*sqltx.Tx) error{

@@ -1,6 +1,6 @@
-// Package sqltx runs the ledger's SQL: statements, transactions that need few
-// round trips, and commits whose outcome is known or reported as unknown. It
-// hides what differs between MySQL, PostgreSQL and SQLite.
+// Package sqltx runs the ledger's SQL: statements, transactions that need few round trips, and
+// commits whose outcome is known or reported as unknown. It hides the differences between MySQL,
+// PostgreSQL and SQLite.
 package sqltx
 
 import (
@@ -21,10 +21,10 @@ type runner struct {
 	gorm    *gorm.DB
 	dialect Dialect
 	lacks   Lacks
-	on      *transaction // nil: each statement has a connection of its own
+	on      *transaction // nil: each statement has its own connection
 }
 
-// Lacks says what an engine does not have, although others of its dialect do.
+// Lacks lists the features that an engine lacks, although other engines of its dialect have them.
 type Lacks struct {
 	// SkipLocked is FOR UPDATE SKIP LOCKED. An engine may accept the clause and lock
 	// nothing.
@@ -40,11 +40,11 @@ type DB struct{ runner }
 // Tx is a transaction. It is for one goroutine.
 type Tx struct {
 	runner
-	last []Statement // that Commit runs
-	rows int64       // that the first of them must affect; 0: any number
+	last []Statement // statements that Commit runs
+	rows int64       // number of rows that the first of them must affect; 0: any number
 }
 
-// New returns the database that db has open.
+// New returns a DB on the database that db has open.
 func New(db *gorm.DB, dialect Dialect) *DB { return &DB{runner{gorm: db, dialect: dialect}} }
 
 // Without returns db for an engine that lacks something.
@@ -57,11 +57,11 @@ func (db *DB) Without(lacks Lacks) *DB {
 // Dialect returns the kind of database.
 func (r runner) Dialect() Dialect { return r.dialect }
 
-// SkipsLocked reports whether a SELECT can leave out rows that others have locked.
+// SkipsLocked reports whether a SELECT can skip rows that other transactions have locked.
 func (r runner) SkipsLocked() bool { return r.dialect != SQLite && !r.lacks.SkipLocked }
 
-// SkipLocked is the clause that makes a SELECT lock its rows and leave out those that others
-// have locked. If the database cannot leave them out, the clause waits for them.
+// SkipLocked is the clause that makes a SELECT lock its rows and skip locked ones. If the database
+// cannot skip them, the clause waits for them.
 func (r runner) SkipLocked() string {
 	if !r.SkipsLocked() {
 		return r.dialect.RowLock()
@@ -100,8 +100,8 @@ type Reader interface {
 	QueryRow(ctx context.Context, dest []any, query string, args ...any) error
 }
 
-// ReadAll runs a statement and returns a T for each of its rows, in order. fields returns
-// pointers to what a T has of each column. Errors: as of QueryEach.
+// ReadAll runs a statement and returns a T for each of its rows, in order. fields returns pointers
+// to the fields of a T, one for each column. Its errors are those of QueryEach.
 func ReadAll[T any](ctx context.Context, from Reader, fields func(*T) []any, query string, args ...any) (all []T, err error) {
 	err = from.QueryEach(ctx, func(rows *sql.Rows) error {
 		var one T
@@ -121,8 +121,8 @@ func (r runner) with(ctx context.Context) *gorm.DB {
 	return g
 }
 
-// QueryRow runs a statement and scans its first row into dest, pointers to one
-// value for each column. sql.ErrNoRows: there is no row.
+// QueryRow runs a statement and scans its first row into dest, pointers to one value for each
+// column. It returns sql.ErrNoRows if there is no row.
 func (r runner) QueryRow(ctx context.Context, dest []any, query string, args ...any) error {
 	rows, err := r.with(ctx).Raw(query, args...).Rows()
 	if err != nil {
@@ -147,8 +147,8 @@ func (r runner) Now(ctx context.Context) (time.Time, error) {
 	return time.Time(now), nil
 }
 
-// Begin takes a connection for a transaction, which its first statement begins. Once ctx has
-// ended, Commit rolls it back.
+// Begin takes a connection for a transaction. The first statement begins the transaction. Once ctx
+// has ended, Commit rolls it back.
 func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 	p := db.gorm.ConnPool.(pool)
 	conn, err := p.Conn(ctx)
@@ -162,32 +162,30 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 // Rollback ends tx and undoes its statements. It does nothing if tx is over.
 func (tx *Tx) Rollback() { _ = tx.on.Rollback() }
 
-// ErrUnknownOutcome: a COMMIT was sent, and it is not known whether it took
-// effect.
+// ErrUnknownOutcome means that a COMMIT was sent, and that it is unknown whether it took effect.
 var ErrUnknownOutcome = errors.New("the outcome of the commit is unknown")
 
-// AtCommit adds statements that Commit runs before its COMMIT, whose answers tx does not
-// need. They share the round trip of the COMMIT if the database allows it.
+// AtCommit adds statements that Commit runs before its COMMIT, whose answers tx does not need. They
+// share a round trip with the COMMIT if the database allows it.
 func (tx *Tx) AtCommit(statements ...Statement) { tx.last = append(tx.last, statements...) }
 
-// ErrUnmet: a condition of the transaction does not hold, and it was rolled back. See
-// Tx.Expect.
+// ErrUnmet means that a condition of the transaction was not met, and that the transaction was
+// rolled back. See Tx.Expect.
 var ErrUnmet = errors.New("a condition of the transaction does not hold")
 
-// Expect adds the first statement of tx to those of AtCommit. It must affect the given
-// number of rows. Otherwise, or if a condition of Dialect.Require does not hold, Commit rolls
-// back and returns ErrUnmet.
+// Expect adds the first statement of tx to those of AtCommit. It must affect the given number of
+// rows. Otherwise, or if a condition of Dialect.Require is not met, Commit rolls back and returns
+// ErrUnmet.
 //
-// It returns an SQL expression that has the given value, and that must be in the statement
-// that follows. If the server must check the number there, the expression fails unless the
-// number is right.
+// It returns an SQL expression with the given value, which the next statement must contain. If the
+// server must check the number there, the expression fails unless the number is right.
 func (tx *Tx) Expect(rows int64, first Statement, value string) (checked string) {
 	tx.rows = rows
 	switch {
 	case !tx.on.texts: // Commit checks the number
 	case tx.dialect == MySQL:
 		value = tx.dialect.Require(fmt.Sprintf("ROW_COUNT() = %d", rows), value)
-	case tx.dialect == Postgres: // it counts in the statement itself, and skips the rest of the pipeline after its error
+	case tx.dialect == Postgres: // the statement counts its rows itself, and an error skips the rest of the pipeline
 		args := append(slices.Clone(first.Args), rows)
 		counted := tx.dialect.Require(fmt.Sprintf("count(*) = $%d", len(args)), "(1 + count(*))")
 		first = Statement{"WITH affected AS (" + first.SQL + " RETURNING 1) SELECT " + counted + " FROM affected", args}
@@ -229,10 +227,9 @@ func (r runner) ExecAll(ctx context.Context, statements ...Statement) (affected 
 	return affected, err
 }
 
-// Confirm returns nil once every row that the database has shown is as durable
-// as a COMMIT promises. Call it before an answer relies on a row that was read: a
-// PostgreSQL primary with a synchronous standby shows rows that the standby does
-// not have, if a commit's wait for the standby was cancelled or the primary
+// Confirm returns nil once every row that the database has shown is as durable as after a COMMIT.
+// Call it before an answer relies on a row that was read. A PostgreSQL primary may show rows that
+// its synchronous standby lacks, if a commit's wait for the standby was cancelled or the primary
 // restarted. Other databases need no confirmation.
 func (db *DB) Confirm(ctx context.Context) error {
 	statement := db.dialect.confirmation()

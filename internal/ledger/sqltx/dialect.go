@@ -16,7 +16,7 @@ type Dialect string
 
 // The dialects.
 const (
-	MySQL    Dialect = "mysql" // MariaDB too
+	MySQL    Dialect = "mysql" // also for MariaDB
 	Postgres Dialect = "postgres"
 	SQLite   Dialect = "sqlite"
 )
@@ -38,8 +38,8 @@ func (d Dialect) RowLock() string {
 	return " FOR UPDATE"
 }
 
-// KeysOfDelete bounds the keys in one DELETE that must wait for no other row. MariaDB may
-// read a whole table to find several keys, and waits for rows that others have locked.
+// KeysOfDelete bounds the keys in one DELETE that must wait for no other row. To find several keys,
+// MariaDB may read a whole table, and then waits for rows that other transactions have locked.
 func (d Dialect) KeysOfDelete() int {
 	if d == MySQL {
 		return 1
@@ -47,9 +47,9 @@ func (d Dialect) KeysOfDelete() int {
 	return 250
 }
 
-// Now is the expression for the database's clock: the present time in UTC, even
-// inside a long transaction. For SQLite it is this machine's clock, in whole
-// milliseconds, in the form in which times are stored.
+// Now is the expression for the database's clock: the present time in UTC, even inside a long
+// transaction. For SQLite it is this machine's clock, in whole milliseconds, formatted as times are
+// stored.
 func (d Dialect) Now() string {
 	switch d {
 	case Postgres:
@@ -60,8 +60,7 @@ func (d Dialect) Now() string {
 	return "UTC_TIMESTAMP(6)"
 }
 
-// After is the expression for the database's clock as it will be after the given
-// time, in whole milliseconds.
+// After is the expression for the database's clock plus the given duration, in whole milliseconds.
 func (d Dialect) After(wait time.Duration) string {
 	switch d {
 	case Postgres:
@@ -72,15 +71,15 @@ func (d Dialect) After(wait time.Duration) string {
 	return fmt.Sprintf("UTC_TIMESTAMP(6) + INTERVAL %d MICROSECOND", wait.Milliseconds()*1000)
 }
 
-// Require is an integer expression, for a column that is NOT NULL, with the given value
-// if the condition holds. Otherwise the statement fails, as if the statement of Tx.Expect had
-// affected too few rows. The value must be positive.
+// Require is an integer expression for a column that is NOT NULL. It has the given value if the
+// condition is true. Otherwise the statement fails, as if the statement of Tx.Expect had affected
+// too few rows. The value must be positive.
 //
-// MySQL and PostgreSQL fail because the number is out of range, which is an error in
-// every sql_mode. SQLite fails because the column cannot be NULL.
+// MySQL and PostgreSQL fail because the number is out of range, which is an error in every
+// sql_mode. SQLite fails because the column cannot be NULL.
 func (d Dialect) Require(condition, value string) string {
 	switch d {
-	case Postgres: // it computes constants when it plans, needed or not
+	case Postgres: // PostgreSQL computes constants when it plans, needed or not
 		return "CASE WHEN " + condition + " THEN " + value + " ELSE 9223372036854775807 + " + value + " END"
 	case SQLite:
 		return "CASE WHEN " + condition + " THEN " + value + " END"
@@ -88,9 +87,9 @@ func (d Dialect) Require(condition, value string) string {
 	return "IF(" + condition + ", " + value + ", ~0 + 1)"
 }
 
-// Upsert is the clause of an INSERT that updates the row that already has the key,
-// up to the assignments. In these, inserted is the expression for the value that the
-// INSERT has for a column.
+// Upsert is the clause of an INSERT that updates the existing row with the same key. It ends before
+// the assignments. In these, inserted is the expression for the value that the INSERT has for a
+// column.
 func (d Dialect) Upsert(key ...string) (clause string, inserted func(column string) string) {
 	if d == MySQL {
 		return " ON DUPLICATE KEY UPDATE ", func(column string) string { return "VALUES(" + column + ")" }
@@ -98,9 +97,9 @@ func (d Dialect) Upsert(key ...string) (clause string, inserted func(column stri
 	return " ON CONFLICT (" + strings.Join(key, ", ") + ") DO UPDATE SET ", func(column string) string { return "excluded." + column }
 }
 
-// AppendTime appends t to a statement, as a literal for a column that holds a time:
-// in UTC, in whole microseconds. The zero time is NULL. MySQL reads a number
-// faster than a text. The others get the text that SQLite's driver stores.
+// AppendTime appends t to a statement, as a literal for a column that holds a time: in UTC, in
+// whole microseconds. The zero time is NULL. For MySQL the literal is a number, which it reads
+// faster than a text. For the others it is the text that SQLite's driver stores.
 func (d Dialect) AppendTime(sql []byte, t time.Time) []byte {
 	switch {
 	case t.IsZero():
@@ -111,8 +110,8 @@ func (d Dialect) AppendTime(sql []byte, t time.Time) []byte {
 	return t.UTC().Truncate(time.Microsecond).AppendFormat(sql, "'2006-01-02 15:04:05.999999999-07:00'")
 }
 
-// appendNumber appends t as the number 20060102150405.000000. It takes a fifth of
-// the time of AppendFormat, once or twice for each order.
+// appendNumber appends t as the number 20060102150405.000000. It takes a fifth of the time of
+// AppendFormat, and runs once or twice for each order.
 func appendNumber(sql []byte, t time.Time) []byte {
 	year, month, day := t.Date()
 	hour, minute, second := t.Clock()
@@ -121,7 +120,7 @@ func appendNumber(sql []byte, t time.Time) []byte {
 	sql = strconv.AppendInt(sql, date*1_000_000+clock, 10)
 	dot := len(sql)
 	sql = strconv.AppendInt(sql, 1_000_000+int64(t.Nanosecond()/1000), 10)
-	sql[dot] = '.' // in place of the 1
+	sql[dot] = '.' // replaces the 1
 	return sql
 }
 
@@ -138,8 +137,8 @@ func (d Dialect) AppendText(sql []byte, value string) []byte {
 	return AppendBytes(sql, []byte(value))
 }
 
-// plain reports whether value means itself between quotes, in every sql_mode and to
-// drivers that look for placeholders.
+// plain reports whether value can stand between quotes unescaped, in every sql_mode and for drivers
+// that look for placeholders.
 func plain(value string) bool {
 	for i := range len(value) {
 		switch c := value[i]; {
@@ -177,8 +176,8 @@ func (d Dialect) UUID(id uuid.UUID) any {
 	return id[:]
 }
 
-// Bind writes the placeholders of sql, which are question marks, as the database
-// expects them. Only statements for ExecAll, AtCommit and Expect need it.
+// Bind writes the placeholders of sql, which are question marks, as the database expects them. Only
+// statements for ExecAll, AtCommit and Expect need Bind.
 func (d Dialect) Bind(sql string) string {
 	if d != Postgres {
 		return sql
@@ -195,10 +194,9 @@ func (d Dialect) Bind(sql string) string {
 	}
 }
 
-// confirmation is the statement that returns once everything that the database
-// has shown is as durable as a COMMIT promises, or empty if the dialect needs
-// none. PostgreSQL writes to its log if there are synchronous standbys. The
-// commit of that write waits for them, and so for all earlier writes.
+// confirmation is the statement that Confirm runs, or empty if the dialect needs none. If there are
+// synchronous standbys, the statement makes PostgreSQL write to its log. The commit of that write
+// waits for the standbys, and so for all earlier writes.
 func (d Dialect) confirmation() string {
 	if d != Postgres {
 		return ""

@@ -18,15 +18,15 @@ const (
 	mysqlLockWaitTimeout    = 1205
 	mysqlDeadlock           = 1213
 	mysqlRecordChanged      = 1020 // MariaDB with snapshot isolation
-	mysqlTooManyConnections = 1203 // for this user; its SQLSTATE is that of a syntax error
-	mysqlResourceLimit      = 1226 // its SQLSTATE is that of a syntax error too
+	mysqlTooManyConnections = 1203 // limit for this user, with the SQLSTATE of a syntax error
+	mysqlResourceLimit      = 1226 // also has the SQLSTATE of a syntax error
 	mysqlIncorrectValue     = 1366
 	mysqlCheckViolated      = 3819
 	mysqlPacketTooLarge     = 1153
 	mysqlOutOfRange         = 1690
 	mysqlLockNotNow         = 3572
 	mysqlReadOnlyTable      = 1036 // InnoDB started read-only, in MariaDB
-	mysqlReadOnlyServer     = 1290 // read_only and super_read_only; with other options it refuses statements that are not the ledger's
+	mysqlReadOnlyServer     = 1290 // read_only and super_read_only; other options refuse only statements that the ledger does not use
 	mysqlReadOnlySession    = 1792
 	mysqlReadOnlyMode       = 1836
 	mysqlReadOnlyInnoDB     = 1874
@@ -35,7 +35,7 @@ const (
 	tidbWriteConflict       = 9007
 )
 
-// ErrScan: a row has a value that the caller of QueryEach cannot use.
+// ErrScan means that the caller of QueryEach cannot use a value of a row.
 var ErrScan = errors.New("reading a row")
 
 // IsDuplicate reports whether err says that a row with the same key exists.
@@ -51,8 +51,7 @@ func IsDuplicate(err error) bool {
 	return false
 }
 
-// isUnmet reports whether err may be that of a condition of Dialect.Require that does
-// not hold.
+// isUnmet reports whether err may mean that a condition of Dialect.Require was not met.
 func isUnmet(err error) bool {
 	switch e := driverError(err).(type) {
 	case *mysql.MySQLError:
@@ -65,10 +64,9 @@ func isUnmet(err error) bool {
 	return false
 }
 
-// IsRetryable reports whether err is a conflict with another transaction. The
-// transaction may succeed if it is rolled back and run again. The database may or
-// may not have rolled it back already. It is false for ErrUnknownOutcome: as the answer
-// to a COMMIT, such a conflict proves that nothing was committed.
+// IsRetryable reports whether err is a conflict with another transaction. The transaction may
+// succeed if it is rolled back and run again. The database may or may not have rolled it back
+// already. It is false for ErrUnknownOutcome.
 func IsRetryable(err error) bool {
 	switch e := driverError(err).(type) {
 	case *mysql.MySQLError:
@@ -115,10 +113,10 @@ func IsReadOnly(err error) bool {
 	return false
 }
 
-// provesNoCommit reports whether err, the answer to a COMMIT or to a text that
-// ends with one, proves that nothing was committed: the COMMIT was not sent, the
-// database rolled back, or it refused an earlier statement. With any other error
-// the outcome is unknown: the commit may have succeeded and its answer be lost.
+// provesNoCommit reports whether err proves that nothing was committed: the COMMIT was not sent,
+// the database rolled back, or it refused an earlier statement. err is the answer to a COMMIT, or
+// to a text that ends with one. With any other error the outcome is unknown: the commit may have
+// succeeded and its answer be lost.
 func provesNoCommit(err error) bool {
 	return isUnsent(err) || isKnownRollback(err) || IsRetryable(err) || IsStatementError(err) || IsReadOnly(err)
 }
@@ -167,10 +165,10 @@ func IsStatementError(err error) bool {
 			return true
 		}
 		class := string(e.SQLState[:2])
-		return class == "21" || class == "22" || class == "23" || class == "42" || class == "45" // 45: raised by a trigger
+		return class == "21" || class == "22" || class == "23" || class == "42" || class == "45" // class 45: raised by a trigger
 	case *pgconn.PgError:
 		switch pgClass(e) {
-		case "21", "22", "23", "42", "54", "P0": // 54: too large or too complex; P0: raised by a trigger
+		case "21", "22", "23", "42", "54", "P0": // class 54: too large or too complex; P0: raised by a trigger
 			return true
 		}
 	case *gosqlite.Error:
@@ -182,9 +180,9 @@ func IsStatementError(err error) bool {
 	return false
 }
 
-// IsValueError reports whether the database refused a value, or refused a row that
-// violates a constraint, except the uniqueness of a key. A trigger's error is neither. The
-// database refuses the same row again for as long as the schema is the same.
+// IsValueError reports whether the database refused a value, or a row that violates a constraint
+// other than a unique key. Errors of triggers do not count. The database refuses the same row again
+// for as long as the schema is the same.
 func IsValueError(err error) bool {
 	if IsDuplicate(err) {
 		return false

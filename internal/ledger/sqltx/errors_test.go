@@ -55,8 +55,8 @@ func TestErrors_Duplicate(t *testing.T) {
 	})
 }
 
-// TestErrors_NotOfAnyClass checks errors that belong to no class, among them some
-// whose text looks like a deadlock.
+// TestErrors_NotOfAnyClass checks errors that belong to no class, including some whose text looks
+// like a deadlock.
 func TestErrors_NotOfAnyClass(t *testing.T) {
 	for _, err := range []error{
 		nil, errors.New("Error 1213: Deadlock found"), context.DeadlineExceeded, context.Canceled,
@@ -72,8 +72,7 @@ func TestErrors_NotOfAnyClass(t *testing.T) {
 	}
 }
 
-// TestErrors_ByNumber checks error numbers, among them those of servers that the
-// tests do not start.
+// TestErrors_ByNumber checks error numbers, including those of servers that the tests do not start.
 func TestErrors_ByNumber(t *testing.T) {
 	my := func(number uint16) error {
 		return &mysql.MySQLError{Number: number, SQLState: [5]byte([]byte("HY000"))}
@@ -138,7 +137,7 @@ func TestErrors_Statement(t *testing.T) {
 			if _, err := db.Exec(t.Context(), "UPDATE stock SET total = 1"); !sqltx.IsStatementError(err) || sqltx.IsValueError(err) {
 				t.Errorf("a trigger: %v is %q", err, classes(err))
 			}
-			return // it accepts text of any length
+			return // this database accepts text of any length
 		}
 		long := strings.Repeat("x", 10_000)
 		run(t, db, "UPDATE orders SET status = CAST(? AS CHAR(65)) WHERE 1 = 0", long)
@@ -206,7 +205,7 @@ func TestErrors_Deadlock(t *testing.T) {
 		go update(first, "b")
 		go update(second, "a")
 		victim := <-errs
-		if victim == nil { // the other one is the victim
+		if victim == nil { // the other transaction is the victim
 			victim = <-errs
 		}
 		if !sqltx.IsRetryable(victim) || !sqltx.IsKnownRollback(victim) {
@@ -215,8 +214,8 @@ func TestErrors_Deadlock(t *testing.T) {
 	})
 }
 
-// TestErrors_Serialization checks the error of an update of a row that another
-// transaction has changed since the snapshot.
+// TestErrors_Serialization checks the error of an update of a row that another transaction has
+// changed since the snapshot.
 func TestErrors_Serialization(t *testing.T) {
 	for name, server := range map[string]struct {
 		url   func(testenv.T) string
@@ -243,8 +242,8 @@ func TestErrors_Serialization(t *testing.T) {
 	}
 }
 
-// TestErrors_KnownRollbackAtCommit checks the errors of a COMMIT that prove a
-// rollback, and that nothing was committed.
+// TestErrors_KnownRollbackAtCommit checks the errors of a COMMIT that prove a rollback, and that
+// nothing was committed.
 func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 	t.Run("PostgreSQL/deferred constraint", func(t *testing.T) {
 		db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
@@ -295,8 +294,8 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 			t.Errorf("%v is %q", err, classes(err))
 		}
 	})
-	// Under a global read lock COMMIT waits for the lock and fails with error 1205.
-	// IsKnownRollback relies on its rolling back.
+	// Under a global read lock, COMMIT waits for the lock and fails with error 1205.
+	// IsKnownRollback relies on a rollback then.
 	t.Run("MariaDB/lock wait in COMMIT", func(t *testing.T) {
 		s := storetest.Migrated(t, testenv.MariaDB(t)+"?lock_wait_timeout=1&max_statement_time=0")
 		db := s.Ledger()
@@ -345,7 +344,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 			if err := tx.Commit().Error; err == nil {
 				t.Error("COMMIT succeeded")
 			}
-			// Soon afterwards the row is unlocked and unchanged, whatever the error.
+			// Soon afterwards the row must be unlocked and unchanged, whatever the error.
 			testenv.Await(t, "the row is unchanged", func() bool {
 				return one[int](t, db, "SELECT available FROM stock") == 10
 			})
@@ -384,7 +383,7 @@ func TestErrors_CutConnectionIsUnknown(t *testing.T) {
 	}
 }
 
-// TestErrors_Contention checks that many writers of one row meet no error.
+// TestErrors_Contention checks that many concurrent writers of one row get no error.
 func TestErrors_Contention(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		db := storetest.Migrated(t, dbURL).Ledger()

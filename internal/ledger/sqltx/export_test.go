@@ -7,8 +7,7 @@ import (
 	"errors"
 )
 
-// These names are for the tests in package sqltx_test, which open databases
-// through package store.
+// These names are for the tests in package sqltx_test, which open databases through package store.
 var (
 	IsKnownRollback = isKnownRollback
 	ProvesNoCommit  = provesNoCommit
@@ -24,8 +23,8 @@ func (tx *Tx) LoseConnection() {
 	_ = tx.on.conn.Raw(func(any) error { return driver.ErrBadConn })
 }
 
-// CloseSession closes the session of tx, of PostgreSQL, as the driver does when a statement
-// is given up.
+// CloseSession closes the session of tx on PostgreSQL, as the driver does when a statement is given
+// up.
 func (tx *Tx) CloseSession(ctx context.Context) error {
 	return tx.on.conn.Raw(func(raw any) error { return raw.(*postgresSession).Conn.Conn().Close(ctx) })
 }

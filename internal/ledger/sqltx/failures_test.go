@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// writes are the ways to insert the stock row b in a transaction, and report whether it
-// was committed.
+// writes are the ways to insert the stock row b in a transaction. They report whether it was
+// committed.
 var writes = map[string]func(ctx context.Context, db *sqltx.DB) (committed bool, err error){
 	"Transact": func(ctx context.Context, db *sqltx.DB) (bool, error) {
 		err := db.Transact(ctx, func(tx *sqltx.Tx) error {
@@ -47,8 +47,8 @@ var writes = map[string]func(ctx context.Context, db *sqltx.DB) (committed bool,
 
 const insertB = "INSERT INTO stock (sku, kind, total, available) VALUES ('b', 'product', 10, 10)"
 
-// TestLostConnection lets each statement of a transaction lose its connection in turn.
-// The transaction is whole or has left nothing, says which, and returns its connection.
+// TestLostConnection makes each statement of a transaction lose its connection in turn. The
+// transaction must be committed whole or not at all, report which, and return its connection.
 func TestLostConnection(t *testing.T) {
 	for name, write := range writes {
 		for n, injected := 1, true; injected; n++ {
@@ -85,8 +85,8 @@ func TestLostConnection(t *testing.T) {
 	}
 }
 
-// TestNothingIsBegun: a context that has ended commits nothing, and every way to use the
-// database says so.
+// TestNothingIsBegun checks that nothing is committed under an ended context, and that every way to
+// use the database returns its error.
 func TestNothingIsBegun(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := storetest.Migrated(t, dbURL)
@@ -114,8 +114,8 @@ func TestNothingIsBegun(t *testing.T) {
 	})
 }
 
-// TestRefusedStatements: a statement that the driver or the database refuses fails its
-// transaction, and no connection stays in use.
+// TestRefusedStatements checks that a statement that the driver or the database refuses fails its
+// transaction, and that no connection stays in use.
 func TestRefusedStatements(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := storetest.Migrated(t, dbURL)
@@ -152,7 +152,7 @@ func TestRefusedStatements(t *testing.T) {
 				return refused
 			},
 		} {
-			if err := write(); err == nil || name == "an argument of no type" && sqltx.IsStatementError(err) { // it was not sent
+			if err := write(); err == nil || name == "an argument of no type" && sqltx.IsStatementError(err) { // the statement was not sent
 				t.Errorf("%s: %v", name, err)
 			}
 			if total := one[int](t, db, "SELECT total FROM stock WHERE sku = 'a'"); total != 10 {
@@ -165,7 +165,8 @@ func TestRefusedStatements(t *testing.T) {
 	})
 }
 
-// TestTransactionIsOver: a transaction that has ended runs nothing, and says so.
+// TestTransactionIsOver checks that a transaction that has ended runs no statement, and returns an
+// error.
 func TestTransactionIsOver(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := storetest.Migrated(t, dbURL)
@@ -198,7 +199,7 @@ func TestTransactionIsOver(t *testing.T) {
 	})
 }
 
-// TestConnect_NoServer: a PostgreSQL server that is not there is an error, and no session.
+// TestConnect_NoServer checks that a missing PostgreSQL server is an error, and gives no session.
 func TestConnect_NoServer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

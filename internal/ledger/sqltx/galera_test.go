@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestGalera runs transactions on one row through two nodes of a cluster. All rows
-// of an acknowledged transaction must exist, and none of a refused one.
+// TestGalera runs transactions on one row through two nodes of a cluster. All rows of an
+// acknowledged transaction must exist, and no row of a refused one.
 func TestGalera(t *testing.T) {
 	t.Parallel()
 	if !testenv.Thorough() {
@@ -58,7 +58,7 @@ func TestGalera(t *testing.T) {
 	if committed.Load() == 0 {
 		t.Error("nothing was committed")
 	}
-	// A read on one node sees every write that the other has acknowledged.
+	// A read on one node must see every write that the other node has acknowledged.
 	for n := range 200 {
 		run(t, all[0], "UPDATE stock SET total = ? WHERE sku = 'a'", n)
 		if seen := one[int](t, all[1], "SELECT total FROM stock WHERE sku = 'a'"); seen != n {

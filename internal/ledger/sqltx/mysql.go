@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// MySQLConnector returns a connector that asks the server of each session for its
-// kind: one address may lead to several servers. texts says that the driver may
-// send several statements as one text.
+// MySQLConnector returns a connector that asks the server of each session for its kind, because one
+// address may lead to several servers. texts says that the driver may send several statements as
+// one text.
 func MySQLConnector(connector sqldriver.Connector, texts bool) sqldriver.Connector {
 	return mysqlConnector{connector, texts}
 }
@@ -32,7 +32,7 @@ func (c mysqlConnector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	session := &mysqlSession{mysqlConn: conn.(mysqlConn)}
 	server, err := session.server(ctx)
 	if err == nil && server.galera() {
-		// A read must see exactly what other nodes have acknowledged before it.
+		// A read must see every write that other nodes have acknowledged before it.
 		err = session.run(ctx, "SET SESSION wsrep_sync_wait = @@wsrep_sync_wait | 1, SESSION wsrep_dirty_reads = 0")
 	}
 	if err != nil {
@@ -62,12 +62,12 @@ type mysqlSession struct {
 	texts bool // several statements may be sent as one text
 }
 
-// mysqlServer holds those global variables that tell the kinds of servers apart, and
-// whether the server accepts writes.
+// mysqlServer has the global variables that tell the kinds of servers apart, and whether the server
+// accepts writes.
 type mysqlServer map[string]string
 
-// server reads the variables in a transaction: a proxy that sends reads to a
-// replica sends the reads of a transaction to the primary.
+// server reads the variables in a transaction, because a proxy that sends reads to a replica sends
+// the reads of a transaction to the primary.
 func (s *mysqlSession) server(ctx context.Context) (mysqlServer, error) {
 	if err := s.run(ctx, "START TRANSACTION"); err != nil {
 		return nil, err
@@ -112,11 +112,10 @@ func (s mysqlServer) galera() bool {
 // mysqlBuilds are the prefixes of the version comments of MySQL servers.
 var mysqlBuilds = []string{"MySQL Community Server", "MySQL Enterprise Server", "Percona Server", "(Ubuntu)"}
 
-// keepsTransactions reports whether the server is known to stop a text of several
-// statements at the first error and when the transaction is lost. A node of a
-// Galera cluster does not stop: another node's write may roll back the
-// transaction between two statements, and the following statements are then
-// committed one by one.
+// keepsTransactions reports whether the server is known to stop a text of several statements at the
+// first error and when the transaction is lost. A node of a Galera cluster does not stop. Another
+// node's write may roll back the transaction between two statements, and the following statements
+// are then committed one by one.
 func (s mysqlServer) keepsTransactions() bool {
 	if s.galera() || s["group_replication_group_name"] != "" || s["aurora_version"] != "" {
 		return false

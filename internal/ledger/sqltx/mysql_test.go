@@ -37,8 +37,8 @@ func twoRows(sku string) func(checked func(string) string) []sqltx.Statement {
 	}
 }
 
-// TestTexts_Killed checks that a text is committed whole or not at all, wherever
-// KILL QUERY interrupts it, and that Commit never reports the opposite.
+// TestTexts_Killed checks that a text is committed whole or not at all, wherever KILL QUERY
+// interrupts it, and that Commit never reports the opposite.
 func TestTexts_Killed(t *testing.T) {
 	t.Parallel()
 	s := storetest.Migrated(t, testenv.MariaDB(t))
@@ -69,7 +69,7 @@ func TestTexts_Killed(t *testing.T) {
 	})
 	defer all.Wait()
 	defer close(done)
-	var outcomes [3]int // committed, refused, unknown
+	var outcomes [3]int // numbers of committed, refused and unknown outcomes
 	for n := range 300 {
 		sku := fmt.Sprint("k", n)
 		committed, err := commitIf(t.Context(), db, sqltx.Statement{SQL: "UPDATE stock SET available = available + 1 WHERE sku = 'a'"}, 1, twoRows(sku))
@@ -89,8 +89,8 @@ func TestTexts_Killed(t *testing.T) {
 	t.Logf("committed, refused, unknown: %v", outcomes)
 }
 
-// readOnlyUser creates a user whose writes read_only refuses, and returns the
-// URL with that user.
+// readOnlyUser creates a user whose writes are refused under read_only, and returns the URL with
+// that user.
 func readOnlyUser(t *testing.T, dbURL string) string {
 	t.Helper()
 	admin := storetest.SQL(t, dbURL).Ledger()
@@ -128,7 +128,7 @@ func TestReadOnly(t *testing.T) {
 			db := storetest.SQL(t, plain+query).Ledger()
 			tx := begin(t, t.Context(), db)
 			run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
-			// As when a primary is demoted: SET GLOBAL does not wait for open transactions.
+			// As in the demotion of a primary, SET GLOBAL does not wait for open transactions.
 			run(t, admin, "SET GLOBAL read_only = 1")
 			refused(t, db)
 			if err := tx.Commit(); err != nil && errors.Is(err, sqltx.ErrUnknownOutcome) {
@@ -148,14 +148,13 @@ func TestReadOnly(t *testing.T) {
 	})
 }
 
-// TestTexts_RefusedInTheMiddle checks that Commit reports no unknown outcome if
-// the server refused a statement before the COMMIT, with an error that a COMMIT
-// can also return.
+// TestTexts_RefusedInTheMiddle checks that Commit does not report an unknown outcome if the server
+// refused a statement before the COMMIT, even with an error that a COMMIT can return.
 func TestTexts_RefusedInTheMiddle(t *testing.T) {
 	for name, test := range map[string]struct{ dbURL, refuse string }{
 		// Error 3, "Error writing file", may also answer a COMMIT.
 		"MariaDB": {testenv.MariaDB(t), "CREATE TRIGGER refuse BEFORE INSERT ON stock FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 3"},
-		// A statement that is cancelled may be the COMMIT.
+		// A cancelled statement may be the COMMIT.
 		"PostgreSQL": {testenv.Postgres(t), `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE query_canceled; END';
 			CREATE TRIGGER refuse BEFORE INSERT ON stock FOR EACH ROW WHEN (NEW.sku <> 'a') EXECUTE FUNCTION refuse()`},
 	} {

@@ -9,19 +9,18 @@ import (
 	"time"
 )
 
-// MySQLHost is one of several servers, of which one accepts writes.
+// MySQLHost is one of several servers. Only one of them accepts writes.
 type MySQLHost struct {
 	Address   string              // for error messages
-	Connector sqldriver.Connector // opens sessions there
+	Connector sqldriver.Connector // opens sessions on the host
 }
 
-// MySQLPrimary returns a connector that opens each session on the first of the hosts that
-// accepts writes. It asks them in order, and waits for each of them at most as long as the
-// limit.
+// MySQLPrimary returns a connector that opens each session on the first of the hosts that accepts
+// writes. It asks them in order, and waits for each of them at most as long as the limit.
 //
-// All sessions that are in use belong to one server: after one was opened on another
-// server than before, the idle ones elsewhere are closed instead of being used again. What
-// was a primary may be a replica now, and show old data.
+// All sessions that are in use belong to one server: after one was opened on another server than
+// before, the idle ones elsewhere are closed instead of being used again. A server that was a
+// primary may be a replica now, and show old data.
 func MySQLPrimary(limit time.Duration, hosts []MySQLHost) sqldriver.Connector {
 	return &mysqlPrimary{hosts: hosts, limit: limit}
 }
@@ -29,7 +28,7 @@ func MySQLPrimary(limit time.Duration, hosts []MySQLHost) sqldriver.Connector {
 type mysqlPrimary struct {
 	hosts  []MySQLHost
 	limit  time.Duration
-	latest atomic.Int64 // the index of the host with the session that was opened last
+	latest atomic.Int64 // index of the host on which the last session was opened
 }
 
 // Driver returns the driver of all hosts.
@@ -53,7 +52,7 @@ func (p *mysqlPrimary) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return nil, fmt.Errorf("no host accepts writes: %w", refused)
 }
 
-// errReadOnlyHost: the server is a replica, or its operator has stopped writes.
+// errReadOnlyHost means that the server is a replica, or that its operator has stopped writes.
 var errReadOnlyHost = errors.New("it is read-only")
 
 // connect opens a session on the host. A Galera node that has lost its cluster refuses the
@@ -77,10 +76,10 @@ func (p *mysqlPrimary) connect(ctx context.Context, host MySQLHost) (mysqlConn, 
 	return session.mysqlConn, nil
 }
 
-// readOnly reports whether the server refuses writes. It refuses those of most users only:
-// administrators must not write to a replica either.
+// readOnly reports whether the server refuses writes. The server may still accept writes of
+// administrators, but they must not write to a replica either.
 func (s mysqlServer) readOnly() bool {
-	for _, name := range []string{"read_only", "innodb_read_only"} { // the second is that of an Aurora replica
+	for _, name := range []string{"read_only", "innodb_read_only"} { // innodb_read_only is set on an Aurora replica
 		if value, known := s[name]; known && value != "OFF" {
 			return true
 		}
@@ -95,7 +94,8 @@ type primarySession struct {
 	host    int64
 }
 
-// ResetSession is called before the session is used again.
+// ResetSession rejects a session on another host than the latest, before package sql uses the
+// session again.
 func (s *primarySession) ResetSession(ctx context.Context) error {
 	if s.primary.latest.Load() != s.host {
 		return sqldriver.ErrBadConn

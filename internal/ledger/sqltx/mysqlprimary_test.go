@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// TestMySQLPrimary checks which of two hosts a session is opened on, with the first as given
-// and the second writable, and that the connection to the other is closed. Package store
-// has the test with servers.
+// TestMySQLPrimary checks on which of two hosts a session is opened. The first host is as given,
+// and the second writable. The connection to the other host must be closed. Package store tests
+// this with servers.
 func TestMySQLPrimary(t *testing.T) {
 	t.Parallel()
 	writable := fakeRows{{"version", "8.4.0"}, {"read_only", "OFF"}, {"innodb_read_only", "OFF"}}
 	for name, test := range map[string]struct {
 		first *fakeConn
 		uses  bool
-		says  string // the error if no other host is writable
+		says  string // error if no other host is writable
 	}{
 		"writable":                 {&fakeConn{server: writable}, true, ""},
 		"says nothing":             {&fakeConn{server: fakeRows{}}, true, ""},
@@ -28,7 +28,7 @@ func TestMySQLPrimary(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			next := &fakeConn{server: writable}
-			again, more := *test.first, *test.first // a fake answers once
+			again, more := *test.first, *test.first // copied, because a fake can be used only once
 			used, unused := test.first, next
 			if !test.uses {
 				used, unused = next, test.first
@@ -40,7 +40,7 @@ func TestMySQLPrimary(t *testing.T) {
 			if got := session.(*primarySession).mysqlConn.(*mysqlSession).mysqlConn; got != used || used.closed {
 				t.Errorf("the session is on another host, or closed: %v", used.closed)
 			}
-			if test.uses == unused.closed { // the second is not asked then
+			if test.uses == unused.closed { // otherwise the second host is not asked
 				t.Errorf("the connection to the other host is closed: %v", unused.closed)
 			}
 			if test.uses {
@@ -54,7 +54,7 @@ func TestMySQLPrimary(t *testing.T) {
 	}
 }
 
-// TestMySQLPrimary_Moves checks that idle sessions are not used again once one was opened on
+// TestMySQLPrimary_Moves checks that idle sessions are not used again once a session was opened on
 // another host.
 func TestMySQLPrimary_Moves(t *testing.T) {
 	t.Parallel()

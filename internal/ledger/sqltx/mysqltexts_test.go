@@ -13,8 +13,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// TestTexts_OnlyWhereTheyAreSafe checks that statements are sent one by one to a
-// server that is not known to keep the transaction of a text.
+// TestTexts_OnlyWhereTheyAreSafe checks that statements are sent one by one unless the server is
+// known to keep the transaction of a text.
 func TestTexts_OnlyWhereTheyAreSafe(t *testing.T) {
 	for _, test := range []struct {
 		server mysqlServer
@@ -38,11 +38,11 @@ func TestTexts_OnlyWhereTheyAreSafe(t *testing.T) {
 	}
 }
 
-// TestConnect checks that a session takes texts only if its server and its driver
-// do, and that reads at a node of a Galera cluster wait for the writes of others.
+// TestConnect checks that a session accepts texts only if its server and its driver do. Reads at a
+// node of a Galera cluster must wait for the writes of other nodes.
 func TestConnect(t *testing.T) {
 	for _, test := range []struct {
-		provider    string // of Galera
+		provider    string // provider of Galera
 		texts       bool   // the driver may send texts
 		want, waits bool
 	}{
@@ -58,7 +58,7 @@ func TestConnect(t *testing.T) {
 		if got := session.(*mysqlSession).texts; got != test.want {
 			t.Errorf("provider %s, driver %v: the session takes texts: %v, want %v", test.provider, test.texts, got, test.want)
 		}
-		if conn.sent[0] != "START TRANSACTION" || conn.sent[1] != "ROLLBACK" { // a proxy may send reads elsewhere
+		if conn.sent[0] != "START TRANSACTION" || conn.sent[1] != "ROLLBACK" { // the reads are in a transaction, because a proxy may send other reads elsewhere
 			t.Errorf("the server's kind was read around %q", conn.sent)
 		}
 		if got := strings.Contains(strings.Join(conn.sent, ";"), "wsrep_sync_wait"); got != test.waits {
@@ -67,14 +67,14 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// fakeConn gives every text the same answer. It answers queries with server, and
-// fails them if that is nil.
+// fakeConn gives every text the same answer. It answers queries with server, and fails them if
+// server is nil.
 type fakeConn struct {
 	mysqlConn
 	affected []int64
 	err      error
 	closed   bool
-	sent     []string // the texts
+	sent     []string // texts that were sent
 	server   fakeRows
 }
 
@@ -116,7 +116,7 @@ func (r *fakeRows) Next(row []driver.Value) error {
 	return nil
 }
 
-// fakeResult is how many rows each statement of a text affected.
+// fakeResult has the number of rows that each statement of a text affected.
 type fakeResult []int64
 
 func (fakeResult) LastInsertId() (int64, error)   { return 0, nil }
@@ -144,7 +144,7 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 	} {
 		open := openMySQL
 		if conn.err == nil {
-			open = func(context.Context, *sql.Conn) bool { return true } // only an error of the server makes it ask
+			open = func(context.Context, *sql.Conn) bool { return true } // open must be called only after an error of the server
 		}
 		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, open: open}
 		defer conns.DB.Close()
@@ -155,7 +155,7 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 	}
 }
 
-// failingConn is a fakeConn of which one call fails, counted from 1.
+// failingConn is a fakeConn whose n-th call fails, counted from 1.
 type failingConn struct {
 	*fakeConn
 	at, calls int
@@ -197,9 +197,8 @@ func (r *failingRows) Next(row []driver.Value) error {
 	return r.Rows.Next(row)
 }
 
-// TestConnect_Fails lets each call fail with which a session learns the kind of its
-// server. The session is not used: it might send texts to a server that does not take
-// them.
+// TestConnect_Fails makes each call fail with which a session learns the kind of its server. The
+// session must not be used, because it might send texts to a server that does not accept them.
 func TestConnect_Fails(t *testing.T) {
 	for at := 1; ; at++ {
 		conn := &failingConn{at: at, fakeConn: &fakeConn{
@@ -218,8 +217,8 @@ func TestConnect_Fails(t *testing.T) {
 	}
 }
 
-// TestFirstQuery_CutShort checks that a query fails if the session was killed between the
-// beginning of its transaction and the query: the server then answers only the first.
+// TestFirstQuery_CutShort checks that a query fails if the session was killed between the beginning
+// of its transaction and the query. The server then answers only the first statement.
 func TestFirstQuery_CutShort(t *testing.T) {
 	conn := &fakeConn{affected: []int64{0}}
 	conns := pool{DB: sql.OpenDB(emptyConn{conn}), exec: execMySQL, begin: "START TRANSACTION", query: queryMySQL}
@@ -231,14 +230,14 @@ func TestFirstQuery_CutShort(t *testing.T) {
 		err = rows.Err()
 	}
 	if !errors.Is(err, errCutShort) {
-		t.Fatal(err) // the rows keep the connection
+		t.Fatal(err) // open rows keep the connection in use
 	}
 	if err := began.Rollback(); err != nil || conns.DB.Stats().InUse != 0 {
 		t.Errorf("rolling back: %v, %d connections in use", err, conns.DB.Stats().InUse)
 	}
 }
 
-// emptyConn answers queries with no row and no column.
+// emptyConn answers queries without rows and columns.
 type emptyConn struct{ *fakeConn }
 
 func (c emptyConn) Connect(context.Context) (driver.Conn, error) {

@@ -22,7 +22,7 @@ func TestNow(t *testing.T) {
 			t.Errorf("the database's clock, on this machine, shows %v between %v and %v", now, before, after)
 		}
 		for number, offset := range []time.Duration{-time.Hour, -10 * time.Second, 10 * time.Second, time.Hour} {
-			at := now.Add(offset).Truncate(time.Second) // no fraction: SQLite stores times as text
+			at := now.Add(offset).Truncate(time.Second) // without a fraction, because SQLite stores times as text
 			run(t, db, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES ('a', 1, ?, 1, ?)", number, at)
 		}
 		for wait, want := range map[time.Duration]int{-time.Minute: 1, -1500 * time.Millisecond: 2, 1500 * time.Millisecond: 2, time.Minute: 3, 2 * time.Hour: 4} {

@@ -17,10 +17,9 @@ import (
 // connecting marks the context of a connection that is being opened.
 type connecting struct{}
 
-// dialToConnect dials to open connections, and refuses to dial in order to cancel
-// a statement: the driver cancels the statement of every connection that it gives
-// up. A COMMIT that waits for a synchronous standby would then count as done
-// while only the primary has it.
+// dialToConnect dials to open connections, and refuses to dial to cancel a statement. The driver
+// cancels the statement of every connection that it gives up. A COMMIT that waits for a synchronous
+// standby would then succeed while only the primary has it.
 func dialToConnect(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		if ctx.Value(connecting{}) == nil {
@@ -30,8 +29,8 @@ func dialToConnect(dial pgconn.DialFunc) pgconn.DialFunc {
 	}
 }
 
-// PostgresConnector returns a connector for config. Its sessions never cancel a
-// statement, and they report a commit that the standby may not have as an error.
+// PostgresConnector returns a connector for config. Its sessions never cancel a statement. They
+// return an error for a commit that the standby may not have.
 func PostgresConnector(config *pgx.ConnConfig) sqldriver.Connector {
 	config = config.Copy()
 	config.DialFunc = dialToConnect(config.DialFunc)
@@ -54,7 +53,7 @@ func (c postgresConnector) Connect(ctx context.Context) (sqldriver.Conn, error) 
 // warns that its commit may not be durable.
 type postgresSession struct{ *stdlib.Conn }
 
-// errLost: the connection was lost before the statement was answered.
+// errLost means that the connection was lost before the statement was answered.
 var errLost = errors.New("the connection was lost")
 
 // ExecContext runs one statement.
@@ -70,8 +69,8 @@ func (s *postgresSession) ExecContext(ctx context.Context, query string, args []
 	return result, s.warning(false)
 }
 
-// beginning is the context key of the statement that begins a transaction, which is sent
-// together with a query.
+// beginning is the context key of the statement that begins a transaction. It is sent together with
+// a query.
 type beginning struct{}
 
 // QueryContext runs one statement that returns rows.
@@ -89,7 +88,7 @@ func (s *postgresSession) QueryContext(ctx context.Context, query string, args [
 	batch.Queue(query, values...)
 	answers := s.Conn.Conn().SendBatch(ctx, batch)
 	if _, err := answers.Exec(); err != nil {
-		return nil, cmp.Or(err, answers.Close()) // which returns the same error, if any
+		return nil, cmp.Or(err, answers.Close()) // Close returns the same error, if any
 	}
 	rows, err := answers.Query()
 	if err != nil {
@@ -120,8 +119,8 @@ func (r pipelinedRows) Close() error {
 	return r.answers.Close()
 }
 
-// Next reads the next row. io.EOF: there is none, or the query has failed. Package sql then
-// calls Close.
+// Next reads the next row. It returns io.EOF if there is none, or the query has failed. Package sql
+// then calls Close.
 func (r pipelinedRows) Next(row []sqldriver.Value) error {
 	if !r.rows.Next() {
 		return io.EOF
@@ -158,9 +157,9 @@ func (s *postgresSession) exec(ctx context.Context, statement Statement) (pgconn
 	return tag, s.warning(statement.SQL == "COMMIT")
 }
 
-// rolledBack returns an error if the statement is a COMMIT whose answer is that the
-// transaction was rolled back: a statement had failed whose error was not the
-// transaction's, for example one that returns rows.
+// rolledBack returns an error if the statement is a COMMIT that PostgreSQL answered with ROLLBACK.
+// That happens after a statement failed without an error of the transaction, for example one that
+// returns rows.
 func rolledBack(statement Statement, answer pgconn.CommandTag) error {
 	if statement.SQL == "COMMIT" && answer.String() == "ROLLBACK" {
 		return pgx.ErrTxCommitRollback

@@ -12,14 +12,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestCommit_StandbyAway checks that no COMMIT counts as done while the
-// synchronous standby is away, however its wait ends.
+// TestCommit_StandbyAway checks that no COMMIT succeeds while the synchronous standby cannot be
+// reached, however its wait ends.
 func TestCommit_StandbyAway(t *testing.T) {
 	t.Parallel()
 	primary, standby := testenv.OwnPostgresPair(t)
 	admin := storetest.Migrated(t, primary.URL()).Ledger()
 	s := storetest.SQL(t, primary.URL()+"&statement_timeout=1500&lock_timeout=200")
-	connections(t, s).SetMaxIdleConns(0) // the test terminates some sessions
+	connections(t, s).SetMaxIdleConns(0) // no idle sessions, because the test terminates some
 	db := s.Ledger()
 	for _, sku := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		insertStock(t, admin, sku)
@@ -27,7 +27,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 	waiting := func() int {
 		return one[int](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 	}
-	// start runs commit until it waits for the standby.
+	// start runs commit, and returns when it waits for the standby.
 	start := func(timeout time.Duration, sku string, commit func(ctx context.Context, update string) error) <-chan error {
 		done := make(chan error, 1)
 		go func() {
@@ -76,7 +76,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 		}
 		testenv.Await(t, "no statement is sent again", func() bool { return waiting() == 0 })
 	}
-	// The primary shows a row that the standby does not have. Confirm must fail.
+	// The primary shows a row that the standby does not have, so Confirm must fail.
 	if n := one[int](t, admin, "SELECT available FROM stock WHERE sku = 'a'"); n != 3 {
 		t.Errorf("%d left of the SKU whose commit was cancelled, want 3", n)
 	}
@@ -87,8 +87,8 @@ func TestCommit_StandbyAway(t *testing.T) {
 	}
 	run(t, admin, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
 	testenv.Await(t, "no commit waits", func() bool { return waiting() == 0 })
-	// The client gives up after more than statement_timeout. The server does not:
-	// the commit continues to wait, and its row stays locked.
+	// The client gives up after more than statement_timeout. The server does not give up: the
+	// commit continues to wait, and its row stays locked.
 	began := time.Now()
 	err := <-start(2*time.Second, "e", transaction)
 	if !errors.Is(err, sqltx.ErrUnknownOutcome) || time.Since(began) < 2*time.Second {
@@ -125,8 +125,8 @@ func TestCommitIf_TriggerWarns(t *testing.T) {
 	}
 }
 
-// TestCommit_NoTransaction checks that the outcome is unknown if a COMMIT finds no
-// transaction. A pooler that changes servers within a transaction causes that.
+// TestCommit_NoTransaction checks that the outcome is unknown if a COMMIT finds no transaction. A
+// pooler that changes servers within a transaction causes that.
 func TestCommit_NoTransaction(t *testing.T) {
 	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	insertStock(t, db, "a")
@@ -156,7 +156,7 @@ func TestCommit_AnsweredByRollback(t *testing.T) {
 	}
 }
 
-// TestPipeline_AnsweredByRollback checks the same of a COMMIT in a pipeline.
+// TestPipeline_AnsweredByRollback checks the same for a COMMIT in a pipeline.
 func TestPipeline_AnsweredByRollback(t *testing.T) {
 	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	tx := begin(t, t.Context(), db)

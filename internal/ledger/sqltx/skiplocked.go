@@ -7,19 +7,19 @@ import (
 	"fmt"
 )
 
-// probeTries bounds how often CheckSkipLocked meets a row that another transaction holds.
+// probeTries bounds the tries of CheckSkipLocked. A try fails if another transaction holds the row.
 const probeTries = 50
 
-// ErrNoSkipLocked: SELECT … FOR UPDATE SKIP LOCKED does not lock rows, or does not leave out
+// ErrNoSkipLocked means that SELECT … FOR UPDATE SKIP LOCKED does not lock rows, or does not skip
 // locked ones.
 var ErrNoSkipLocked = errors.New("the database does not lock rows with SKIP LOCKED")
 
-// CheckSkipLocked checks on two connections that SELECT … FOR UPDATE SKIP LOCKED locks rows
-// and leaves out locked ones: some databases accept the words, and lock nothing. query must
-// be a SELECT of one number from the only row of a table. It changes nothing, and holds the
-// row for two statements.
+// CheckSkipLocked checks on two connections that SELECT … FOR UPDATE SKIP LOCKED locks rows and
+// skips locked ones. Some databases accept the clause and lock nothing. query must be a SELECT of
+// one number from the only row of a table. It changes nothing, and holds the row for two
+// statements.
 //
-// ErrNoSkipLocked: it does not. Other errors of the database leave it open.
+// It returns ErrNoSkipLocked if one of the two fails. After any other error, the answer is unknown.
 func (db *DB) CheckSkipLocked(ctx context.Context, query string) error {
 	if !db.SkipsLocked() {
 		return ErrNoSkipLocked
@@ -66,7 +66,7 @@ func (db *DB) lockedRow(ctx context.Context, query, skipLocked string) (*Tx, err
 		if err == nil {
 			return tx, nil
 		}
-		if errors.Is(err, sql.ErrNoRows) && try < probeTries { // another transaction holds it: wait for that one
+		if errors.Is(err, sql.ErrNoRows) && try < probeTries { // another transaction holds the row: wait for it
 			err = tx.QueryRow(ctx, []any{&n}, query+db.dialect.RowLock())
 		}
 		tx.Rollback()

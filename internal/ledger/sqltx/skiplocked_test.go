@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestCheckSkipLocked checks that databases with row locks pass, also while another
-// transaction holds the row, and that those fail that ignore the words, or lock nothing.
+// TestCheckSkipLocked checks that databases with row locks pass, even while another transaction
+// holds the row. Databases that ignore the clause, or lock nothing, must fail.
 func TestCheckSkipLocked(t *testing.T) {
 	t.Parallel()
 	const query = "SELECT beat FROM ledger"

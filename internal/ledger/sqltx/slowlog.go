@@ -10,7 +10,7 @@ import (
 	"gorm.io/gorm/logger"
 )
 
-// slowStatement is the duration from which on a statement is logged.
+// slowStatement is the duration from which statements are logged.
 const slowStatement = time.Second
 
 // SlowLog returns a gorm logger that writes statements slower than 1 s to log,

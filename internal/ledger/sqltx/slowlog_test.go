@@ -45,12 +45,12 @@ func TestSlowLog(t *testing.T) {
 	}
 }
 
-// slowPath is a way to run statements, one of which takes 1.1 s.
+// slowPath is a way to run statements. One of the statements takes 1.1 s.
 type slowPath struct {
 	name  string
-	query string // added to the URL
+	query string // query to add to the URL
 	do    func(ctx context.Context, db *sqltx.DB, sku string) error
-	want  string // the statement that is logged
+	want  string // the statement that must be logged
 	rows  bool   // the number of rows is logged
 }
 
@@ -136,7 +136,7 @@ func TestSlowLog_EveryPath(t *testing.T) {
 		}
 
 		logs := make([]bytes.Buffer, len(paths))
-		var running sync.WaitGroup // all paths at once, whatever -parallel says: they only sleep
+		var running sync.WaitGroup // all paths run at once, whatever -parallel says, because they only sleep
 		for n, path := range paths {
 			sku := "sesame " + path.name
 			insertStock(t, admin, sku)
@@ -151,11 +151,11 @@ func TestSlowLog_EveryPath(t *testing.T) {
 		running.Wait()
 		for n, path := range paths {
 			text := logs[n].String()
-			var lines []slowLine // of the path's statement: on a busy machine, others may be slow too
+			var lines []slowLine // lines of the path's statement; on a busy machine, other statements may be slow too
 			for each := range strings.Lines(text) {
 				var line slowLine
 				err := json.Unmarshal([]byte(each), &line)
-				if logged := strings.Replace(line.SQL, "$1$", "$1", 1); err != nil || logged == path.want { // gorm writes a placeholder in this way
+				if logged := strings.Replace(line.SQL, "$1$", "$1", 1); err != nil || logged == path.want { // gorm writes placeholders in this form
 					lines = append(lines, line)
 				}
 			}

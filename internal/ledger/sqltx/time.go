@@ -26,7 +26,7 @@ func (t *Time) Scan(value any) error {
 		return nil
 	case time.Time:
 		scanned = v
-	case string: // SQLite, of an expression
+	case string: // SQLite returns a text for an expression
 		var err error
 		if scanned, err = time.Parse("2006-01-02 15:04:05.999999999-07:00", v); err != nil {
 			return fmt.Errorf("scanning a time: %w", err)

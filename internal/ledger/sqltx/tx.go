@@ -19,16 +19,16 @@ import (
 // context, which may be the reason for it.
 const rollbackTimeout = 2 * time.Second
 
-// pool sends BEGIN together with the first statement of a transaction. For small
-// transactions, thousands a second, each round trip is a large part of the cost.
+// pool sends BEGIN together with the first statement of a transaction. In small transactions, which
+// run thousands of times a second, each round trip is a large part of the cost.
 type pool struct {
 	*sql.DB
 	exec  execFunc
 	begin string // the statement that begins a transaction
 	// query runs a statement that returns rows, after begin, in one round trip.
 	query func(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error)
-	// open reports whether the server says that the connection's transaction is open.
-	// Like query, it is for connections that take texts.
+	// open reports whether the server says that the connection's transaction is open. Like query,
+	// it is for connections that accept texts.
 	open func(context.Context, *sql.Conn) bool
 }
 
@@ -44,10 +44,9 @@ func PostgresPool(connections *sql.DB) gorm.ConnPool {
 	return pool{DB: connections, exec: execPostgres, begin: "START TRANSACTION", query: queryPostgres, open: openPostgres}
 }
 
-// SQLitePool returns connections as gorm's connection pool. lock is how a
-// transaction locks the file when it begins: deferred, immediate or exclusive.
-// The pool discards a connection whose COMMIT was answered BUSY, because its
-// transaction is still open; package sql would use the connection again.
+// SQLitePool returns connections as gorm's connection pool. lock is the mode in which a transaction
+// begins: deferred, immediate or exclusive. The pool discards a connection whose COMMIT was
+// answered BUSY, because its transaction is still open. Package sql would use the connection again.
 func SQLitePool(connections *sql.DB, lock string) gorm.ConnPool {
 	return pool{DB: connections, exec: execApart[*sql.Conn], begin: "BEGIN " + lock}
 }
@@ -67,7 +66,7 @@ func (p pool) GetDBConn() (*sql.DB, error) { return p.DB, nil }
 // transaction is a transaction on one connection. Its first statement begins it.
 // It is for one goroutine.
 type transaction struct {
-	gorm.ConnPool // nil: the methods that are not below panic, because nothing needs them
+	gorm.ConnPool // nil: methods of ConnPool that are not defined below panic, because nothing calls them
 
 	ctx   context.Context
 	conn  *sql.Conn
@@ -83,7 +82,7 @@ func (t *transaction) exec(ctx context.Context, statements []Statement) ([]int64
 	}
 	begin := 0
 	if !t.begun {
-		t.begun, begin = true, 1 // even if it fails: BEGIN may have run
+		t.begun, begin = true, 1 // set even if the call fails, because BEGIN may have run
 		statements = append([]Statement{{SQL: t.pool.begin}}, statements...)
 	}
 	affected, err := t.pool.exec(ctx, t.conn, statements)
@@ -109,7 +108,7 @@ func (t *transaction) QueryContext(ctx context.Context, query string, args ...an
 		return nil, sql.ErrTxDone
 	case t.begun:
 	case t.texts:
-		t.begun = true // even if it fails: BEGIN may have run
+		t.begun = true // set even if the call fails, because BEGIN may have run
 		return t.pool.query(ctx, t.conn, t.pool.begin, query, args)
 	default:
 		if _, err := t.exec(ctx, nil); err != nil {
@@ -119,23 +118,23 @@ func (t *transaction) QueryContext(ctx context.Context, query string, args ...an
 	return t.conn.QueryContext(ctx, query, args...)
 }
 
-// stillOpen reports whether the server says that the transaction is open, after
-// it refused a statement with err. Then the COMMIT sent with it did not run.
+// stillOpen reports whether the server says that the transaction is open after the server refused a
+// statement with err. Then the COMMIT sent with the statement did not run.
 func (t *transaction) stillOpen(err error) bool {
-	if driverError(err) == nil { // the connection and the answer are lost
+	if driverError(err) == nil { // the connection is lost, or the answer
 		return false
 	}
 	return t.pool.open(t.ctx, t.conn)
 }
 
-// openMySQL asks the server. MySQL has no such variable and returns an error: the
-// outcome stays unknown.
+// openMySQL asks the server for the variable in_transaction. MySQL has no such variable and returns
+// an error, so the outcome stays unknown.
 func openMySQL(ctx context.Context, conn *sql.Conn) (open bool) {
 	return conn.QueryRowContext(ctx, "SELECT @@in_transaction").Scan(&open) == nil && open
 }
 
-// openPostgres looks at what the server has said after its last answer: the transaction
-// is open and has failed.
+// openPostgres reads the transaction status of the server's last answer: the transaction is open
+// and has failed.
 func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 	_ = conn.Raw(func(raw any) error {
 		session, ok := raw.(*postgresSession)
@@ -145,9 +144,9 @@ func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 	return open
 }
 
-// commit runs the statements and commits, if the first one affects the given number of rows,
-// or the number is 0. A server that takes texts checks the number by itself. Every error
-// except ErrUnknownOutcome proves that nothing was committed.
+// commit runs the statements and commits. It requires that the first statement affects the given
+// number of rows, unless the number is 0. A server that accepts texts checks the number itself.
+// Every error except ErrUnknownOutcome proves that nothing was committed.
 func (t *transaction) commit(statements []Statement, rows int64) error {
 	defer func() { _ = t.Rollback() }() // unless it is over
 	switch {
@@ -173,8 +172,8 @@ func (t *transaction) commit(statements []Statement, rows int64) error {
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 }
 
-// execFirst runs the statements. ErrUnmet: the first did not affect the given number of
-// rows, which is not 0.
+// execFirst runs the statements. It returns ErrUnmet if rows is not 0 and the first statement did
+// not affect that many rows.
 func (t *transaction) execFirst(statements []Statement, rows int64) error {
 	affected, err := t.exec(t.ctx, statements)
 	if err == nil && rows > 0 && affected[0] != rows {
@@ -242,7 +241,7 @@ func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (aff
 			return err
 		}
 		affected = result.(mysql.Result).AllRowsAffected()
-		if len(affected) != len(statements) { // the session was killed between two of them
+		if len(affected) != len(statements) { // the session was killed between two of the statements
 			return fmt.Errorf("the server answered %d of %d statements: %w", len(affected), len(statements), errCutShort)
 		}
 		return nil
@@ -250,7 +249,7 @@ func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (aff
 	return affected, err
 }
 
-// errCutShort: the server answered only a part of a text and reported no error.
+// errCutShort means that the server answered only a part of a text and reported no error.
 var errCutShort = errors.New("the text was cut short")
 
 // execer is a connection, or a transaction.
@@ -258,14 +257,14 @@ type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// execApart sends the statements one after the other.
+// execApart sends the statements one by one.
 func execApart[E execer](ctx context.Context, conn E, statements []Statement) (affected []int64, err error) {
 	for _, s := range statements {
 		result, err := conn.ExecContext(ctx, s.SQL, s.Args...)
 		if err != nil {
 			return affected, err
 		}
-		n, _ := result.RowsAffected() // all drivers know
+		n, _ := result.RowsAffected() // all drivers report the number
 		affected = append(affected, n)
 	}
 	return affected, nil
@@ -303,14 +302,14 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 		answers := session.Conn.Conn().SendBatch(ctx, batch)
 		for i := range statements {
 			if i == len(statements)-1 {
-				session.clearWarning() // a trigger may warn; only a COMMIT may not
+				session.clearWarning() // a trigger may cause warnings; only those of a COMMIT matter
 			}
 			tag, err := answers.Exec()
 			if err == nil {
 				err = rolledBack(statements[i], tag)
 			}
 			if err != nil {
-				return cmp.Or(err, answers.Close()) // which returns the same error, if any
+				return cmp.Or(err, answers.Close()) // Close returns the same error, if any
 			}
 			affected = append(affected, tag.RowsAffected())
 		}
@@ -319,7 +318,7 @@ func execPostgres(ctx context.Context, conn *sql.Conn, statements []Statement) (
 	return affected, err
 }
 
-// queryMySQL sends both as one text.
+// queryMySQL sends begin and query as one text.
 func queryMySQL(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error) {
 	rows, err := conn.QueryContext(ctx, begin+"; "+query, args...)
 	if err != nil {
@@ -332,7 +331,7 @@ func queryMySQL(ctx context.Context, conn *sql.Conn, begin, query string, args [
 	return rows, nil
 }
 
-// queryPostgres sends both as one pipeline.
+// queryPostgres sends begin and query as one pipeline.
 func queryPostgres(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error) {
 	return conn.QueryContext(context.WithValue(ctx, beginning{}, begin), query, args...)
 }

@@ -28,8 +28,8 @@ func begin(t testing.TB, ctx context.Context, db *sqltx.DB) *sqltx.Tx {
 	return tx
 }
 
-// commitIf commits a transaction if first affects the given number of rows. others returns
-// the statements that follow; the first of them contains a checked value.
+// commitIf commits a transaction if first affects the given number of rows. others returns the
+// statements that follow. The first of them must contain the checked value.
 func commitIf(ctx context.Context, db *sqltx.DB, first sqltx.Statement, rows int64, others func(func(string) string) []sqltx.Statement) (committed bool, err error) {
 	tx, err := db.Begin(ctx)
 	if err != nil {
@@ -253,7 +253,7 @@ func TestCommit_NotSent(t *testing.T) {
 			return err == nil
 		})
 		if db.Dialect() == sqltx.SQLite {
-			return // its connections are in this process and cannot be lost
+			return // SQLite's connections are in this process and cannot be lost
 		}
 		lost := update(t.Context())
 		lost.LoseConnection()
@@ -293,8 +293,8 @@ func TestQueryRow_NotBegun(t *testing.T) {
 	})
 }
 
-// TestRollback_Failed checks that a connection whose ROLLBACK failed is not used
-// again: the next statement would run in the old transaction.
+// TestRollback_Failed checks that a connection whose ROLLBACK failed is not used again, because the
+// next statement would run in the old transaction.
 func TestRollback_Failed(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
@@ -326,8 +326,9 @@ func TestRollback_Failed(t *testing.T) {
 	})
 }
 
-// inEachWay is forEachSQL, and again for drivers that send statements in another way: to
-// MariaDB one by one, as to a Galera cluster, and to PostgreSQL as behind a pooler.
+// inEachWay is forEachSQL, and runs the test again for drivers that send statements in another way.
+// To MariaDB they send them one by one, as to a Galera cluster, and to PostgreSQL as behind a
+// pooler.
 func inEachWay(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
 	forEachSQL(t, test)
@@ -337,8 +338,8 @@ func inEachWay(t *testing.T, test func(t *testing.T, dbURL string)) {
 	})
 }
 
-// TestFirstQuery checks that a query that begins its transaction reads the same as any
-// other, and that its errors leave nothing behind.
+// TestFirstQuery checks that a query that begins its transaction returns the same as any other, and
+// that its errors leave no transaction behind.
 func TestFirstQuery(t *testing.T) {
 	inEachWay(t, func(t *testing.T, dbURL string) {
 		s := storetest.Migrated(t, dbURL)
@@ -367,7 +368,7 @@ func TestFirstQuery(t *testing.T) {
 			t.Fatalf("read %+v, %v", want, err)
 		}
 		tx := begin(t, t.Context(), db)
-		for range 2 { // the first of them begins
+		for range 2 { // the first query begins the transaction
 			if got, err := read(tx); got != want || err != nil {
 				t.Errorf("read %+v, %v, want %+v", got, err, want)
 			}
@@ -422,7 +423,7 @@ func TestFirstQuery(t *testing.T) {
 	})
 }
 
-// TestFirstQuery_Lost checks that a transaction fails whose first query gets no answer.
+// TestFirstQuery_Lost checks that a transaction fails if its first query gets no answer.
 func TestFirstQuery_Lost(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {

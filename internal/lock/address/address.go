@@ -16,7 +16,7 @@ import (
 type Address struct {
 	User, Password string   // both empty: no credentials
 	Servers        []string // host:port, at least one
-	Path           string   // without the first slash; empty: none
+	Path           string   // path without the first slash; empty: none
 }
 
 // Parse parses [USER:PASSWORD@]HOST:PORT[,HOST:PORT…][/PATH]. The user, the password

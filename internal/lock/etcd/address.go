@@ -21,8 +21,8 @@ type ensemble struct {
 	ca, cert, key string // files; empty: none
 }
 
-// CheckAddress returns what is wrong with the address, if anything. It does not read
-// the files that the address names.
+// CheckAddress returns an error if the address is invalid. It does not read the files that the
+// address names.
 func CheckAddress(text string) error {
 	_, err := parseAddress(text)
 	return err
@@ -63,7 +63,7 @@ func parseAddress(text string) (e ensemble, err error) {
 	return e, nil
 }
 
-// base returns what all keys begin with.
+// base returns the prefix of all keys.
 func (e ensemble) base() string { return cmp.Or(e.Path, defaultBase) + "/" }
 
 // endpoints returns the servers' URLs.

@@ -60,7 +60,7 @@ func FuzzCheckAddress(f *testing.F) {
 		f.Add(text, "h1:1?cert=x")
 	}
 	f.Fuzz(func(t *testing.T, password, rest string) {
-		const marker = "s3cr3t!" // in no error text
+		const marker = "s3cr3t!" // must not appear in an error
 		for _, scheme := range []string{"", "https://"} {
 			if err := CheckAddress(scheme + "user:" + marker + password + "@" + rest); err != nil && strings.Contains(err.Error(), marker) {
 				t.Errorf("an error contains the password: %v", err)
@@ -69,8 +69,8 @@ func FuzzCheckAddress(f *testing.F) {
 	})
 }
 
-// TestCredentialsAndTLS locks in an etcd with TLS, client certificates and users. The
-// user of the locks may use one prefix only.
+// TestCredentialsAndTLS locks in an etcd with TLS, client certificates and users. The user of the
+// locks may use only one prefix.
 func TestCredentialsAndTLS(t *testing.T) {
 	t.Parallel()
 	server, cert, key := testenv.OwnTLSEtcd(t)
@@ -97,7 +97,7 @@ func TestCredentialsAndTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours.backend.returnSession(session) // the lock gets it
+		ours.backend.returnSession(session) // the next lock gets this session
 		until := session.Until()
 		lease := locktest.MustLock(t, ours, "a")
 		locktest.MustBeHeld(t, others, "a")
@@ -119,7 +119,7 @@ func TestCredentialsAndTLS(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			// New tries until ctx ends. A broken one must have the time to succeed.
+			// New tries until ctx ends. It must have enough time to succeed, if it wrongly could.
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			l, err := New(ctx, strings.ReplaceAll(address, "ADDR", server.Addr()), 0)
@@ -152,9 +152,9 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestLoginThatEnds changes the password of the user of a Locker to the same one, which
-// makes the server forget the Locker's login, as it does after the time to live of an
-// unused one. The Locker must log in again.
+// TestLoginThatEnds changes the password of the user of a Locker to the same password. The server
+// then forgets the Locker's login, as it does after the login's time to live. The Locker must log
+// in again.
 func TestLoginThatEnds(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnEtcd(t)

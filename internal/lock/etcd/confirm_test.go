@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestConfirmTellsTheReason lets the key of a grant be deleted, by itself or with its
-// session. The holder is told so, whether it confirms, watches or releases the grant.
+// TestConfirmTellsTheReason deletes the key of a grant, by itself or with its session. The holder
+// must learn the reason whether it confirms, watches or releases the grant.
 func TestConfirmTellsTheReason(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Etcd(t)
@@ -32,7 +32,7 @@ func TestConfirmTellsTheReason(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b := newLocker(t, addr).backend // of its own: the next grant would take the session over
+			b := newLocker(t, addr).backend // a separate Locker, because the next grant would take over the session
 			acquired, err := b.Acquire(t.Context(), "confirmed-"+uuid.NewString(), false, func(error) {})
 			if err != nil {
 				t.Fatal(err)
@@ -65,8 +65,8 @@ func TestConfirmTellsTheReason(t *testing.T) {
 	}
 }
 
-// TestReleaseOfALostSession releases a grant whose session is lost before the server knows
-// of it. The holder is told, and the key is deleted with the session.
+// TestReleaseOfALostSession releases a grant whose session is lost before the server knows of it.
+// The holder must learn of the loss, and the key must be deleted with the session.
 func TestReleaseOfALostSession(t *testing.T) {
 	t.Parallel()
 	b := newLocker(t, testenv.Etcd(t)).backend

@@ -1,12 +1,11 @@
-// Package etcd locks in etcd. It uses the same keys as the Mutex of the client's
-// concurrency package, so that both exclude each other and wait in one queue.
-// Processes are granted a lock in the order in which they asked. The fencing token
-// is the revision that created the holder's key. It keeps rising across restarts of
-// the servers.
+// Package etcd locks in etcd. It uses the same keys as the Mutex of the client's concurrency
+// package, so that both exclude each other and wait in one queue. Processes are granted a lock in
+// the order in which they asked. The fencing token is the revision that created the holder's key.
+// It keeps rising across restarts of the servers.
 //
-// Each holder has its own session. The Mutex names its key by the session, so two
-// goroutines with one session would write one key and both hold the lock. When a
-// holder is done, another can take its session over.
+// Each holder has its own session. The Mutex names its key by the session, so two goroutines with
+// one session would write one key and both hold the lock. A later holder can take over the session
+// of a holder that is done.
 package etcd
 
 import (
@@ -35,7 +34,7 @@ const (
 	// Prefix precedes the name of a lock in its keys, unless the address has a path: the
 	// keys of the lock NAME begin with holdfast/locks/NAME/.
 	Prefix = defaultBase + "/" + locksBelow
-	// defaultBase is what all keys begin with, unless the address has a path.
+	// defaultBase is the prefix of all keys, unless the address has a path.
 	defaultBase = "holdfast"
 	locksBelow  = "locks/"
 	// dialTimeout bounds connecting, and the wait for the answer to a keep-alive
@@ -46,8 +45,8 @@ const (
 	keepAliveInterval = 6 * time.Second
 	// watchPause is the pause after a failed watch.
 	watchPause = 100 * time.Millisecond
-	// firstReread and rereads bound how a waiter reads a key whose watch may have begun too
-	// late: after 8, 16, 32 and 64 ms. Together they are longer than the 100 ms between two
+	// firstReread and rereads say when a waiter reads a key again, because its watch may have begun
+	// too late: after 8, 16, 32 and 64 ms. Their sum exceeds 100 ms, which is the pause between two
 	// rounds in which the server sends events that watches have missed.
 	firstReread = 8 * time.Millisecond
 	rereads     = 4
@@ -65,13 +64,13 @@ type Locker struct {
 //
 //	[http[s]://][USER:PASSWORD@]HOST:PORT[,HOST:PORT…][/PATH][?ca=FILE&cert=FILE&key=FILE]
 //
-// The user, the password and the path are percent-encoded. All keys begin with
-// PATH instead of holdfast: those of the lock NAME with PATH/locks/NAME/. ca is the certificate of the authority that
-// the servers' certificates must be signed by, cert and key are the client's own, all
-// in PEM format.
+// The user, the password and the path are percent-encoded. All keys begin with PATH instead of
+// holdfast. The keys of the lock NAME begin with PATH/locks/NAME/. ca is the certificate of the
+// authority that signed the servers' certificates. cert and key are the client's certificate and
+// key. All are in PEM format.
 //
-// lease is how long a lock can outlive its holder; 0 means lock.DefaultLease. It is
-// rounded up to whole seconds, and to at least two.
+// lease is how long a lock can outlive its holder; 0 means lock.DefaultLease. It is rounded up to
+// whole seconds, and to at least two.
 func New(ctx context.Context, address string, lease time.Duration) (*Locker, error) {
 	e, err := parseAddress(address)
 	if err != nil {
@@ -92,7 +91,7 @@ func New(ctx context.Context, address string, lease time.Duration) (*Locker, err
 		return fmt.Errorf("connecting to etcd at %s: %w", strings.Join(e.Servers, ","), err)
 	}
 	clientCtx, cancelClient := context.WithCancel(context.Background())
-	defer context.AfterFunc(ctx, cancelClient)() // ctx bounds the login, and not the client's life
+	defer context.AfterFunc(ctx, cancelClient)() // ctx bounds the login only, and not the client
 	client, err := connect(clientv3.Config{
 		Context:   clientCtx,
 		Endpoints: e.endpoints(),
@@ -124,7 +123,7 @@ func (l *Locker) Close() error {
 	b.failed.Close()
 	errs := make([]error, len(idle))
 	var ending sync.WaitGroup
-	for i, s := range idle { // at once: each can take seconds while the servers do not answer
+	for i, s := range idle { // concurrently, because each can take seconds while the servers do not answer
 		ending.Go(func() { errs[i] = s.end() })
 	}
 	ending.Wait()
@@ -133,9 +132,9 @@ func (l *Locker) Close() error {
 
 type backend struct {
 	client       *clientv3.Client
-	base         string // what all keys begin with
+	base         string // prefix of all keys
 	leaseSeconds int64
-	watchStream  atomic.Int64 // the number of the stream for new watches
+	watchStream  atomic.Int64 // number of the stream for new watches
 	failed       lock.Leftovers
 
 	mu     sync.Mutex
@@ -143,9 +142,9 @@ type backend struct {
 	closed bool
 }
 
-// Acquire takes a new session and a new place if it loses those that it waits with: it
-// cannot lose a lock that it never held. Once it has had a place, it does so until ctx
-// ends, also while the servers do not answer.
+// Acquire takes a new session and a new place if the ones it waits with are lost: it cannot lose a
+// lock that it never held. Once it has had a place, it tries again until ctx ends, even while the
+// servers do not answer.
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
 	for waited := false; ; {
 		g, err := b.contend(ctx, name, wait)
@@ -164,9 +163,9 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	}
 }
 
-// contend asks for the lock in one session. Its error wraps lock.ErrLost if the session
-// or the place was lost. The grant is nil if there was no session; after another error its
-// token tells whether it had a place.
+// contend asks for the lock in one session. Its error wraps lock.ErrLost if the session or the
+// place was lost. The grant is nil if there was no session. After any other error, its token is not
+// 0 if it had a place.
 func (b *backend) contend(ctx context.Context, name string, wait bool) (*grant, error) {
 	s, err := b.takeSession(ctx)
 	if err != nil {
@@ -181,14 +180,14 @@ func (b *backend) contend(ctx context.Context, name string, wait bool) (*grant, 
 		s.lose(lock.ErrSessionExpired)
 		return g, lock.ErrSessionExpired
 	case err != nil:
-		_ = s.end() // also deletes the key, if it was written
+		_ = s.end() // also deletes the key, if the request has written it
 		return g, err
 	}
 	return g, nil
 }
 
-// isAway reports whether a request has failed because no server answers it, or because
-// the servers have no leader.
+// isAway reports whether a request has failed because no server answers, or because the servers
+// have no leader.
 func isAway(err error) bool {
 	var e rpctypes.EtcdError
 	if errors.As(err, &e) {
@@ -199,14 +198,14 @@ func isAway(err error) bool {
 	return s.Code() == codes.Unavailable || answered && s.Code() == codes.Unknown && s.Message() == context.DeadlineExceeded.Error()
 }
 
-// grant is one contender, before and after it is granted the lock.
+// grant is one contender, before and after it gets the lock.
 type grant struct {
 	backend       *backend
 	session       *session
-	prefix        string // of the keys of all contenders
+	prefix        string // prefix of the keys of all contenders
 	key           string
-	token         int64       // the revision that created the key
-	stopReporting func() bool // ends the reports of the session's loss
+	token         int64       // revision that created the key
+	stopReporting func() bool // stops reporting the session's loss
 }
 
 func (b *backend) newGrant(s *session, name string) *grant {
@@ -214,9 +213,9 @@ func (b *backend) newGrant(s *session, name string) *grant {
 	return &grant{backend: b, session: s, prefix: prefix, key: fmt.Sprintf("%s%x", prefix, s.id)}
 }
 
-// acquire takes the lock as concurrency.Mutex does, with the same keys. Unlike the
-// Mutex it returns as soon as ctx ends: the Mutex first waits for the server to
-// delete its key. It also returns when the session ends.
+// acquire takes the lock as concurrency.Mutex does, with the same keys. Unlike the Mutex, it
+// returns as soon as ctx or the session ends. The Mutex first waits until the server has deleted
+// its key.
 func (g *grant) acquire(ctx context.Context, wait bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -234,14 +233,14 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
-	return context.Cause(g.session.ctx) // ctx may end a moment later
+	return context.Cause(g.session.ctx) // ctx may end a moment later than the session
 }
 
-// entry is one entry of a key. A session that is used again writes its key again,
-// with a greater create revision.
+// entry is one version of a key. A reused session writes its key again, with a greater create
+// revision.
 type entry struct {
 	key     string
-	created int64 // the create revision; 0: the key does not exist
+	created int64 // create revision; 0: the key does not exist
 }
 
 // entryIn returns the only key of an answer, if there is one.
@@ -274,12 +273,11 @@ func (g *grant) createKey(ctx context.Context) (before entry, err error) {
 	return g.lastContender(ctx, entryOf(written, 0))
 }
 
-// lastContender returns the entry of the last contender before this one, if there is
-// one. last is the last entry below the prefix.
+// lastContender returns the entry of the last contender before this one, if there is one. last is
+// the last entry below the prefix.
 //
-// Below the prefix there are also the keys of locks with names that begin with
-// this lock's name and a slash. All keys are read only if the last key is one of
-// those.
+// The prefix also matches the keys of locks whose names begin with this lock's name and a slash.
+// All keys are read only if the last key is such a key.
 func (g *grant) lastContender(ctx context.Context, last entry) (before entry, err error) {
 	if last.created == 0 || g.isContender(last.key) {
 		return last, nil
@@ -297,17 +295,17 @@ func (g *grant) lastContender(ctx context.Context, last entry) (before entry, er
 	return entry{}, nil
 }
 
-// isContender reports whether the key, which begins with the prefix, is a
-// contender's for this lock and not one for a lock with a longer name.
+// isContender reports whether the key, which begins with the prefix, belongs to a contender for
+// this lock and not to one for a lock with a longer name.
 func (g *grant) isContender(key string) bool {
 	return !strings.Contains(key[len(g.prefix):], "/")
 }
 
-// waitForTurn waits until there is no contender before this one. before is the
-// entry that was directly before its own.
+// waitForTurn waits until there is no contender before this one. before is the entry directly
+// before its own.
 //
-// After a failed watch it reads the entry before its own again and watches that. It does
-// so for as long as the session lasts, also while the servers do not answer.
+// After a failed watch it reads the preceding entry again and watches that. It does so for as long
+// as the session lasts, even while the servers do not answer.
 func (g *grant) waitForTurn(ctx context.Context, before entry) error {
 	for before.created != 0 {
 		if err := g.backend.waitForDelete(ctx, before); err != nil {
@@ -334,16 +332,16 @@ func (g *grant) waitForTurn(ctx context.Context, before entry) error {
 	return nil
 }
 
-// waitForDelete waits until the entry is deleted. The watch begins now and not at a
-// revision of the past, because the server can be 100 ms late with events of the
-// past. A deletion before the watch is found by reading the key once.
+// waitForDelete waits until the entry is deleted. The watch begins at the current revision, because
+// the server can send past events 100 ms late. One read of the key finds a deletion before the
+// watch.
 //
-// The server reads its revision before it registers the watch. If there is a write in
-// between, the watch begins in the past all the same. Then the revision of the reading is
-// greater than that of the watch, and the key is read a few times more.
+// The server reads its revision before it registers the watch. A write in between makes the watch
+// begin in the past. Then the read has a greater revision than the watch, and the key is read a few
+// more times.
 //
-// The watch fails if the server has no leader, because such a server may not learn
-// of the deletion. After any failure, later watches use a new stream.
+// The watch fails if the server has no leader, because such a server may not learn of the deletion.
+// After any failure, later watches use a new stream.
 func (b *backend) waitForDelete(ctx context.Context, e entry) (err error) {
 	stream := b.watchStream.Load()
 	defer func() {
@@ -355,10 +353,10 @@ func (b *backend) waitForDelete(ctx context.Context, e entry) (err error) {
 	defer cancel()
 	answers := b.client.Watch(watchCtx, e.key, clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
 	var (
-		began   int64            // the revision of the watch
+		began   int64            // revision at which the watch began
 		reread  <-chan time.Time // nil: the key need not be read again
 		pause   = firstReread
-		readAll = firstReread << rereads // the pause that would follow the last one
+		readAll = firstReread << rereads // the pause that would follow the last reread
 	)
 	for {
 		select {

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// newLocker returns a Locker whose leases a busy machine renews in time.
+// newLocker returns a Locker whose leases are long enough for a busy machine to renew them.
 func newLocker(t *testing.T, addr string) *Locker {
 	t.Helper()
 	return newLockerWith(t, addr, locktest.LongLease)
@@ -70,9 +70,8 @@ func waitForContenders(t *testing.T, s *concurrency.Session, name string, n int6
 	})
 }
 
-// TestOneQueueWithTheClientsMutex lets our Lockers and the client's own Mutex
-// contend. They must exclude each other, and be granted the lock in the order of
-// their requests.
+// TestOneQueueWithTheClientsMutex lets our Lockers and the client's own Mutex contend. They must
+// exclude each other, and get the lock in the order of their requests.
 func TestOneQueueWithTheClientsMutex(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Etcd(t)
@@ -120,10 +119,9 @@ func TestOneQueueWithTheClientsMutex(t *testing.T) {
 	waitForContenders(t, theirs, name, 0)
 }
 
-// TestPredecessorLeavesBeforeTheWatch ends the grant of the contender before a
-// waiter, after the waiter has written its key and before it watches the other key.
-// The other may also have written the same key again, because sessions are used
-// again: then it waits behind this waiter.
+// TestPredecessorLeavesBeforeTheWatch ends the grant of the contender before a waiter, after the
+// waiter has written its key and before it watches the other key. The other contender may also have
+// written the same key again, because sessions are reused. Then it waits behind this waiter.
 func TestPredecessorLeavesBeforeTheWatch(t *testing.T) {
 	t.Parallel()
 	for _, again := range []bool{false, true} {
@@ -190,7 +188,7 @@ func TestWatchOfACompactedRevision(t *testing.T) {
 	addr := testenv.OwnEtcd(t).Addr()
 	wire := testenv.NewWire(t, addr)
 	ours, theirs := newLocker(t, wire.Addr()), foreignSession(t, addr)
-	mutex := concurrency.NewMutex(theirs, Prefix+"compacted") // it does not watch its own key
+	mutex := concurrency.NewMutex(theirs, Prefix+"compacted") // the Mutex does not watch its own key
 	if err := mutex.Lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -217,8 +215,8 @@ func TestWatchOfACompactedRevision(t *testing.T) {
 	}
 }
 
-// TestWatchWithoutLeader stops all other members of the cluster. The watch fails,
-// because the server would not learn of the deletion.
+// TestWatchWithoutLeader stops all other members of the cluster. The watch must fail, because the
+// server would not learn of the deletion.
 func TestWatchWithoutLeader(t *testing.T) {
 	t.Parallel()
 	members := testenv.OwnEtcdCluster(t, "--heartbeat-interval", "50", "--election-timeout", "500")
@@ -238,8 +236,8 @@ func TestWatchWithoutLeader(t *testing.T) {
 	}
 }
 
-// TestIdleSessionThatHasExpired lets the lease of an idle session end while the
-// process is stopped. The session may not know its loss yet.
+// TestIdleSessionThatHasExpired ends the lease of an idle session while the process is stopped. The
+// session may not have noticed the loss yet.
 func TestIdleSessionThatHasExpired(t *testing.T) {
 	t.Parallel()
 	b := newLocker(t, testenv.Etcd(t)).backend
@@ -268,8 +266,8 @@ func TestIdleSessionThatHasExpired(t *testing.T) {
 	}
 }
 
-// TestKeyThatExists has the contender's own key exist already. It is not the contender's,
-// and grants nothing.
+// TestKeyThatExists creates the contender's own key before the contender does. Such a key must not
+// grant the lock.
 func TestKeyThatExists(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, testenv.Etcd(t))
@@ -291,8 +289,8 @@ func TestKeyThatExists(t *testing.T) {
 	}
 }
 
-// TestIdleSessionThatWasRevoked lets an administrator revoke the lease of an idle
-// session. The next holder gets another session.
+// TestIdleSessionThatWasRevoked lets an administrator revoke the lease of an idle session. The next
+// holder must get another session.
 func TestIdleSessionThatWasRevoked(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, testenv.Etcd(t))
@@ -319,9 +317,8 @@ func TestIdleSessionThatWasRevoked(t *testing.T) {
 	}
 }
 
-// TestIdleSessionIsLostWhileItIsTaken loses an idle session while the next holder writes
-// its key: the renewal may notice the loss before the write does. The holder gets another
-// session.
+// TestIdleSessionIsLostWhileItIsTaken loses an idle session while the next holder writes its key.
+// The renewal may notice the loss before the write does. The holder must get another session.
 func TestIdleSessionIsLostWhileItIsTaken(t *testing.T) {
 	t.Parallel()
 	wire := testenv.NewWire(t, testenv.Etcd(t))
@@ -344,7 +341,7 @@ func TestIdleSessionIsLostWhileItIsTaken(t *testing.T) {
 	locktest.MustUnlock(t, locktest.MustGrant(t, answers).Lease)
 }
 
-// TestConfirmWithoutServer must not repeat its requests until ctx ends.
+// TestConfirmWithoutServer checks that Confirm does not repeat its requests until ctx ends.
 func TestConfirmWithoutServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnEtcd(t)

@@ -23,24 +23,24 @@ import (
 
 var errFault = status.Error(codes.PermissionDenied, "the request has failed")
 
-// calls has calls of a client fail: it is an interceptor.
+// calls is an interceptor that makes calls of a client fail.
 type calls struct {
 	mu     sync.Mutex
-	nth    int  // the call that fails, from 1; 0: none
-	times  int  // how many calls fail from then on
-	runs   bool // the server gets the call, and its answer is lost
+	nth    int  // number of the call that fails, from 1; 0: no call fails
+	times  int  // number of calls that fail from then on
+	runs   bool // the server receives the call, and its answer is lost
 	seen   int
 	failed int
 }
 
-// fail has the nth call from now on fail, and the ones after it, times in all.
+// fail makes the nth call from now on fail, and the following ones, times in all.
 func (c *calls) fail(nth, times int, runs bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nth, c.times, c.runs, c.seen, c.failed = nth, times, runs, 0, 0
 }
 
-// heal ends the faults, and returns how many there were.
+// heal ends the faults, and returns how many calls have failed.
 func (c *calls) heal() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,8 +72,8 @@ func (c *calls) intercept(ctx context.Context, method string, request, answer an
 	return errFault
 }
 
-// newFaulty returns a Locker whose calls can be made to fail. What it leaves on the server
-// does not expire within a test.
+// newFaulty returns a Locker whose calls can be made to fail. Its leftovers on the server do not
+// expire within a test.
 func newFaulty(t *testing.T) (*Locker, *calls) {
 	t.Helper()
 	l, err := New(t.Context(), testenv.Etcd(t), 5*time.Minute)
@@ -90,11 +90,11 @@ func newFaulty(t *testing.T) (*Locker, *calls) {
 		t.Fatal(err)
 	}
 	_ = l.backend.client.Close()
-	l.backend.client = client // Close closes it
+	l.backend.client = client // closed by Close
 	return l, c
 }
 
-// mustBeFault checks that the error is the one of the call that has failed.
+// mustBeFault checks that the error is the one of the failed call.
 func mustBeFault(t *testing.T, what string, err error) {
 	t.Helper()
 	if status.Code(err) != codes.PermissionDenied {
@@ -102,8 +102,8 @@ func mustBeFault(t *testing.T, what string, err error) {
 	}
 }
 
-// TestFailingCalls has each call of each operation fail, or its answer be lost. The error
-// is reported, and no key is left long before the lease ends.
+// TestFailingCalls makes each call of each operation fail, or loses its answer. The error must be
+// reported, and no key may be left long before the lease ends.
 func TestFailingCalls(t *testing.T) {
 	t.Parallel()
 	other := newLocker(t, testenv.Etcd(t))
@@ -196,7 +196,7 @@ func TestFailingCalls(t *testing.T) {
 			t.Run(fmt.Sprint(what, " ", fault), func(t *testing.T) {
 				t.Parallel()
 				for n := 1; ; n++ {
-					l, c := newFaulty(t) // what the one before frees later counts no calls here
+					l, c := newFaulty(t) // a new Locker, because the previous one's later clean-up must not count here
 					name := "faulty-" + uuid.NewString()
 					err := operation(t, l, c, name, func() { c.fail(n, fault.times, fault.runs) })
 					if c.heal() == 0 && c.failed == 0 {
@@ -218,7 +218,7 @@ func TestFailingCalls(t *testing.T) {
 	}
 }
 
-// TestHideFails has the deletion of a text fail. Its session ends, and so the text.
+// TestHideFails makes the deletion of a text fail. Its session must end, and so the text.
 func TestHideFails(t *testing.T) {
 	t.Parallel()
 	l, c := newFaulty(t)
@@ -237,7 +237,7 @@ func TestHideFails(t *testing.T) {
 	}
 }
 
-// TestCloseFails has the end of an idle session fail.
+// TestCloseFails makes the end of an idle session fail.
 func TestCloseFails(t *testing.T) {
 	t.Parallel()
 	l, c := newFaulty(t)
@@ -246,8 +246,8 @@ func TestCloseFails(t *testing.T) {
 	mustBeFault(t, "Close", l.Close())
 }
 
-// TestWaiterWhoseServerFails has the calls of a waiter fail when its turn comes: for good,
-// or because the servers are away.
+// TestWaiterWhoseServerFails makes the calls of a waiter fail when its turn comes: for good, or
+// because the servers cannot be reached.
 func TestWaiterWhoseServerFails(t *testing.T) {
 	t.Parallel()
 	other := newLocker(t, testenv.Etcd(t))
@@ -270,7 +270,7 @@ func TestWaiterWhoseServerFails(t *testing.T) {
 	locktest.MustUnlock(t, next)
 }
 
-// meanwhile is a client of which another is faster: now is called before the first write.
+// meanwhile is a client that calls now before its first write, so that another process is faster.
 type meanwhile struct {
 	clientv3.KV
 	now func()
@@ -282,8 +282,8 @@ func (m *meanwhile) Txn(ctx context.Context) clientv3.Txn {
 	return m.KV.Txn(ctx)
 }
 
-// TestTickMeanwhile records a tick while another process records one, and reads one that
-// is no number.
+// TestTickMeanwhile records a tick while another process records one, and reads a tick that is not
+// a number.
 func TestTickMeanwhile(t *testing.T) {
 	t.Parallel()
 	l, other := newLocker(t, testenv.Etcd(t)), newLocker(t, testenv.Etcd(t))
@@ -313,8 +313,8 @@ func TestTickMeanwhile(t *testing.T) {
 	}
 }
 
-// TestEndedWaitKeepsIdleSessions ends a wait as LockAll does when another of its locks is
-// lost. The waiter must not use up the idle sessions.
+// TestEndedWaitKeepsIdleSessions ends a wait as LockAll does when another of its locks is lost. The
+// waiter must not use up the idle sessions.
 func TestEndedWaitKeepsIdleSessions(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, testenv.Etcd(t))
@@ -360,8 +360,8 @@ func (l *losing) Delete(ctx context.Context, key string, options ...clientv3.OpO
 	return l.KV.Delete(ctx, key, options...)
 }
 
-// TestSessionIsLostInTryLock loses the session of TryLock while its key is deleted,
-// because the lock is held. It must say that the lock is held.
+// TestSessionIsLostInTryLock loses the session of TryLock while its key is deleted, because the
+// lock is held. TryLock must return that the lock is held.
 func TestSessionIsLostInTryLock(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, testenv.Etcd(t))
@@ -371,7 +371,7 @@ func TestSessionIsLostInTryLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.backend.returnSession(s) // the next to take a session gets this one
+	l.backend.returnSession(s) // the next caller gets this session
 	l.backend.client.KV = &losing{l.backend.client.KV, func() { s.lose(lock.ErrExpired) }}
 	locktest.MustBeHeld(t, l, name)
 	if s.ctx.Err() == nil {

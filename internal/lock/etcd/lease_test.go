@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// lateLeases has renewals answered late: late is called between an answer of the server
-// and its arrival.
+// lateLeases delays the answers to renewals. It calls late between an answer of the server and its
+// arrival.
 type lateLeases struct {
 	pb.LeaseClient
 	late func()
@@ -54,9 +54,9 @@ func newSession(t *testing.T, late func()) *session {
 	return s
 }
 
-// TestLeaseCountsFromTheRequest has the answers of the server arrive late. The server counts
-// the lease from a moment before its answer, so it may end before an end that is counted
-// from the answer's arrival.
+// TestLeaseCountsFromTheRequest delays the answers of the server. The server counts the lease from
+// a moment before its answer. So the lease may end earlier than an end counted from the answer's
+// arrival.
 func TestLeaseCountsFromTheRequest(t *testing.T) {
 	t.Parallel()
 	t.Run("grant", func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestLeaseCountsFromTheRequest(t *testing.T) {
 	var answered time.Time
 	late := func() {
 		answered = time.Now()
-		testenv.Await(t, "the clock goes on", func() bool { return answered.Before(time.Now()) }) // it may be coarse
+		testenv.Await(t, "the clock goes on", func() bool { return answered.Before(time.Now()) }) // the clock may be coarse
 	}
 	t.Run("renewal", func(t *testing.T) {
 		s := newSession(t, late)
@@ -121,8 +121,8 @@ func TestLeaseCountsFromTheRequest(t *testing.T) {
 	})
 }
 
-// TestLateRenewal ends the lease, by the holder's clock, before the server's answer to a
-// renewal arrives. The holder was told of the end, so the lease must not go on.
+// TestLateRenewal ends the lease, by the holder's clock, before the server's answer to a renewal
+// arrives. The holder has learned of the end, so the lease must not continue.
 func TestLateRenewal(t *testing.T) {
 	t.Parallel()
 	var s *session

@@ -8,12 +8,11 @@ import (
 	"google.golang.org/grpc"
 )
 
-// connect returns a client. If it has a user, it logs in on a connection without
-// credentials.
+// connect returns a client. If it has a user, it logs in on a connection without credentials.
 //
-// The library would send the token of the last login with the next one. Servers before
-// 3.5 refuse that when the token has expired. The library then logs in again within the
-// login, until ctx ends or the stack is full, and the client never recovers.
+// The library would send the token of the last login with the next one. Servers before 3.5 refuse
+// an expired token there. The library then logs in again within the login, until ctx ends or the
+// stack overflows, and the client never recovers.
 func connect(config clientv3.Config) (*clientv3.Client, error) {
 	if config.Username == "" {
 		return clientv3.New(config)

@@ -23,19 +23,19 @@ const (
 	revokeTimeout = 2 * time.Second
 )
 
-// session is an etcd lease that is renewed until it is ended or lost. The sessions
-// of the client's concurrency package are not used, because they do not tell when
-// the lease ends: the client counts it from the moment at which an answer arrived.
+// session is an etcd lease that is renewed until it is ended or lost. The sessions of the client's
+// concurrency package are not used. They do not tell when the lease ends, because the client
+// measures the lease from the arrival of an answer.
 type session struct {
 	client *clientv3.Client
 	leases pb.LeaseClient
-	length time.Duration   // of the lease
+	length time.Duration   // length of the lease
 	failed *lock.Leftovers // leases that could not be revoked
 	id     clientv3.LeaseID
 	ctx    context.Context         // ends with the session
-	lose   context.CancelCauseFunc // sets the reason
+	lose   context.CancelCauseFunc // ends the session with a reason
 
-	// Of keepAlive only: the stream of the renewals; nil: none is open.
+	// Used by keepAlive only: the stream of the renewals; nil if none is open.
 	stream      pb.Lease_LeaseKeepAliveClient
 	closeStream context.CancelFunc
 
@@ -43,8 +43,8 @@ type session struct {
 	until time.Time
 }
 
-// takeSession returns an idle session, or a new one. A session whose lease has ended
-// while the process was stopped may not know its loss yet, so the end is compared.
+// takeSession returns an idle session, or a new one. takeSession compares the end of an idle
+// session's lease with the clock, because the lease may have ended while the process was stopped.
 func (b *backend) takeSession(ctx context.Context) (*session, error) {
 	b.mu.Lock()
 	for len(b.idle) > 0 {
@@ -83,8 +83,8 @@ func (b *backend) returnSession(s *session) {
 	}
 }
 
-// end revokes the session's lease, which deletes its keys. If the servers do not answer,
-// it is revoked later, or expires, because nothing renews it any more.
+// end revokes the session's lease, which deletes its keys. If the servers do not answer, the lease
+// is revoked later or expires, because nothing renews it any more.
 func (s *session) end() error {
 	s.lose(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), revokeTimeout)
@@ -96,7 +96,7 @@ func (s *session) end() error {
 	return err
 }
 
-// endLater is end once the servers answer again.
+// endLater calls end once the servers answer again.
 func (s *session) endLater() {
 	s.lose(nil)
 	s.failed.Add(time.Now().Add(s.length), s.revoke)
@@ -106,7 +106,7 @@ func (s *session) endLater() {
 func (s *session) revoke(ctx context.Context) (revoked bool, err error) {
 	_, err = s.client.Revoke(ctx, s.id)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		err = nil // it has expired
+		err = nil // the lease has expired
 	}
 	return err == nil, err
 }
@@ -118,8 +118,8 @@ func (s *session) Until() time.Time {
 	return s.until
 }
 
-// keepAlive renews the lease until the session or the client ends. A renewal that
-// fails is tried again until the lease ends.
+// keepAlive renews the lease until the session or the client ends. It tries a failed renewal again
+// until the lease ends.
 func (s *session) keepAlive(ttl time.Duration) {
 	pause := ttl / renewalsPerLease
 	for {
@@ -165,7 +165,7 @@ func (s *session) renew(ttl time.Duration) error {
 // requestRenewal returns the lease's new length; 0 means that it no longer exists.
 // The requests of a session use one stream, because a new stream logs in again.
 func (s *session) requestRenewal(timeout time.Duration) (seconds int64, err error) {
-	var streamCtx context.Context // of a new stream
+	var streamCtx context.Context // context of a new stream
 	if s.stream == nil {
 		streamCtx, s.closeStream = context.WithCancel(clientv3.WithRequireLeader(s.ctx))
 	}
@@ -184,9 +184,9 @@ func (s *session) requestRenewal(timeout time.Duration) (seconds int64, err erro
 	return s.requestOn(s.stream)
 }
 
-// renewOnce is requestRenewal on a stream of its own, so that it can be called beside
-// the others. Unlike the client's KeepAliveOnce it returns an error if the server cannot
-// be reached. KeepAliveOnce repeats its requests then, without a pause.
+// renewOnce is requestRenewal on a separate stream, so that it can run beside other renewals. It
+// returns an error if the server cannot be reached. The client's KeepAliveOnce would then repeat
+// its requests without a pause.
 func (s *session) renewOnce(ctx context.Context) (seconds int64, err error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()

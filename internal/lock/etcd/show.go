@@ -7,16 +7,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// shownPrefix returns what the keys of the texts begin with that are listed under the
-// name: BASE/holders/LENGTH/NAME/LEASE. With the length, no name is the prefix of
-// another.
+// shownPrefix returns the common prefix of the keys of the texts that are listed under the name:
+// BASE/holders/LENGTH/NAME/LEASE. Because of the length, no name's prefix contains another name's
+// keys.
 func (b *backend) shownPrefix(name string) string {
 	return fmt.Sprintf("%sholders/%d/%s/", b.base, len(name), name)
 }
 
-// Show lists text under the name, beside the texts of other processes, until hide is
-// called. The text belongs to a session, so it disappears as the lock of a dead process
-// does.
+// Show lists text under the name, beside the texts of other processes, until hide is called. The
+// text belongs to a session, so it disappears when the process dies, as locks do.
 func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context.Context), err error) {
 	b := l.backend
 	s, err := b.takeSession(ctx)
@@ -25,7 +24,7 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 	}
 	key := fmt.Sprintf("%s%x", b.shownPrefix(name), s.id)
 	if _, err := b.client.Put(ctx, key, text, clientv3.WithLease(s.id)); err != nil {
-		_ = s.end() // also deletes the key, if it was written
+		_ = s.end() // also deletes the key, if the request has written it
 		return nil, fmt.Errorf("listing a holder of %s: %w", name, err)
 	}
 	return func(ctx context.Context) {

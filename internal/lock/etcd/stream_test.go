@@ -22,8 +22,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// renewals answers the renewals of a lease. fails is called for each step: open, send and
-// receive.
+// renewals answers the renewals of a lease. fails is called for each step: open, send and receive.
 type renewals struct {
 	pb.LeaseClient
 	fails   func(step string) error
@@ -56,18 +55,18 @@ func (s renewalStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
 	return &pb.LeaseKeepAliveResponse{TTL: s.seconds}, s.fails("receive")
 }
 
-// TestRenewalsThatFail has the renewals of a session fail. They are tried again, each on
-// a new stream, and the session is lost only when its lease ends.
+// TestRenewalsThatFail makes the renewals of a session fail. They must be tried again, each on a
+// new stream, and the session must be lost only when its lease ends.
 func TestRenewalsThatFail(t *testing.T) {
 	t.Parallel()
 	const length = 6 * time.Second
 	for _, test := range []struct {
 		name    string
-		fails   string        // this step
-		until   time.Duration // since the start
-		seconds int64         // of the server's answers
-		lost    error         // nil: not within a minute
-		at      time.Duration // of the loss
+		fails   string        // the step that fails
+		until   time.Duration // time since the start until which the stream fails
+		seconds int64         // seconds in the server's answers
+		lost    error         // reason of the loss; nil: no loss within a minute
+		at      time.Duration // time of the loss
 		streams int
 	}{
 		{"none", "", 0, 6, nil, 0, 1},
@@ -124,8 +123,8 @@ func TestRenewalsThatFail(t *testing.T) {
 	}
 }
 
-// TestConfirmWithoutRenewal has the renewal of a confirmation fail. The holder is not told
-// that it holds the lock, and is told of the loss if it is certain.
+// TestConfirmWithoutRenewal makes the renewal of a confirmation fail. Confirm must not return
+// success, and must return the loss if it is certain.
 func TestConfirmWithoutRenewal(t *testing.T) {
 	t.Parallel()
 	s := newSession(t, nil)
@@ -133,7 +132,7 @@ func TestConfirmWithoutRenewal(t *testing.T) {
 	for _, test := range []struct {
 		fails   string
 		seconds int64
-		deleted bool // the key
+		deleted bool // the key was deleted
 		want    error
 	}{
 		{"open", 60, false, errFault}, {"send", 60, false, errFault}, {"receive", 60, false, errFault},
@@ -165,14 +164,14 @@ type server struct {
 	clientv3.Watcher
 	clientv3.KV
 	clientv3.Lease
-	watch   []clientv3.WatchResponse // of every watch
-	silent  bool                     // each watch goes on after these answers until its context ends
-	found   []*mvccpb.KeyValue       // by every Get
-	readErr error                    // of every Get
-	written int64                    // the revision of every Get
-	gone    time.Time                // a Get finds nothing from then on; zero: never
+	watch   []clientv3.WatchResponse // answers of every watch
+	silent  bool                     // each watch stays open after these answers until its context ends
+	found   []*mvccpb.KeyValue       // key-value pairs that every Get returns
+	readErr error                    // error of every Get
+	written int64                    // revision of every Get
+	gone    time.Time                // time from which a Get finds nothing; zero: never
 	reads   []time.Time
-	turns   []turn // of the transactions; the last one of all further ones, too
+	turns   []turn // answers of the transactions; the last one is repeated
 	watched []string
 	granted int
 }
@@ -256,8 +255,8 @@ func (t transaction) Commit() (*clientv3.TxnResponse, error) {
 	return answer, next.err
 }
 
-// TestWatchThatFails has the watch of an entry end in every way. Only a deletion counts
-// as one, and after a failure the next watches use a new stream.
+// TestWatchThatFails ends the watch of an entry in every way. Only a deletion may count as one, and
+// after a failure the next watches must use a new stream.
 func TestWatchThatFails(t *testing.T) {
 	t.Parallel()
 	created := clientv3.WatchResponse{Created: true}
@@ -268,7 +267,7 @@ func TestWatchThatFails(t *testing.T) {
 		server  server
 		stopped bool
 		want    error
-		stream  int64 // of the next watch
+		stream  int64 // stream of the next watch
 	}{
 		{"deleted", server{watch: []clientv3.WatchResponse{created, deleted}, found: there}, false, nil, 0},
 		{"deleted before the watch", server{watch: []clientv3.WatchResponse{created}}, false, nil, 0},
@@ -295,15 +294,15 @@ func TestWatchThatFails(t *testing.T) {
 	}
 }
 
-// TestWatchBeginsLate has a watch without events. The key is read again only if there was a
-// write while the watch began, and only for as long as the server may be late with its events.
+// TestWatchBeginsLate has a watch without events. The key must be read again only if there was a
+// write while the watch began, and only while the server may be late with its events.
 func TestWatchBeginsLate(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	for _, test := range []struct {
 		name    string
-		written int64         // the revision when the key is read; the watch has 7
-		gone    time.Duration // when the key is deleted; 0: never
+		written int64         // revision of the read; that of the watch is 7
+		gone    time.Duration // time at which the key is deleted; 0: never
 		want    error
 		reads   []time.Duration
 	}{
@@ -339,11 +338,11 @@ func TestWatchBeginsLate(t *testing.T) {
 	}
 }
 
-// patience is how long a contender waits that has a pause after each of 11 tries.
+// patience is how long a contender with a pause after each of 11 tries waits.
 const patience = 10*watchPause + watchPause/2
 
-// TestTurn checks whom a contender waits for, one after the other, and that it is granted
-// the lock only when nobody is before it and its own key is there.
+// TestTurn checks for whom a contender waits, one after the other. It must get the lock only when
+// no contender is before it and its own key exists.
 func TestTurn(t *testing.T) {
 	t.Parallel()
 	deleted := []clientv3.WatchResponse{{Events: []*clientv3.Event{{Type: clientv3.EventTypeDelete}}}}
@@ -380,9 +379,9 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// TestContenderWithoutAPlace has the requests of a contender fail before it has a place. If
-// its sessions are lost, it takes others, after a pause, until it gives up. If the servers are
-// away, it does not wait for them.
+// TestContenderWithoutAPlace makes the requests of a contender fail before it has a place. If its
+// sessions are lost, it must take others, after a pause, until it gives up. If the servers cannot
+// be reached, it must not wait for them.
 func TestContenderWithoutAPlace(t *testing.T) {
 	t.Parallel()
 	for fault, test := range map[error]struct {
@@ -415,7 +414,7 @@ func TestIsAway(t *testing.T) {
 		rpctypes.ErrLeaseNotFound:   false,
 		rpctypes.ErrGRPCNoLeader:    true,
 		errFault:                    false,
-		context.DeadlineExceeded:    false, // the caller's
+		context.DeadlineExceeded:    false, // the caller's own timeout
 		context.Canceled:            false,
 		errors.New("anything else"): false,
 		status.Error(codes.Unavailable, "connection refused"):                            true,

@@ -11,7 +11,7 @@ import (
 // tickKey returns the key of the job's last tick.
 func (b *backend) tickKey(job string) string { return b.base + "ticks/" + job }
 
-// LastTick returns the last tick that was recorded for the job; 0 if there is none.
+// LastTick returns the last recorded tick of the job, or 0 if there is none.
 func (l *Locker) LastTick(ctx context.Context, job string) (int64, error) {
 	tick, _, err := l.readTick(ctx, job)
 	if err != nil {
@@ -20,7 +20,8 @@ func (l *Locker) LastTick(ctx context.Context, job string) (int64, error) {
 	return tick, nil
 }
 
-// readTick also returns the revision of the key's last change; 0 if there is no key.
+// readTick returns the tick and the revision of the key's last change. Both are 0 if there is no
+// key.
 func (l *Locker) readTick(ctx context.Context, job string) (tick, revision int64, err error) {
 	found, err := l.backend.client.Get(ctx, l.backend.tickKey(job))
 	if err != nil || len(found.Kvs) == 0 {
@@ -30,7 +31,7 @@ func (l *Locker) readTick(ctx context.Context, job string) (tick, revision int64
 	return tick, found.Kvs[0].ModRevision, err
 }
 
-// RecordTick records the tick unless it or a later one is recorded.
+// RecordTick records the tick unless the same tick or a later one is recorded.
 func (l *Locker) RecordTick(ctx context.Context, job string, tick int64) (recorded bool, err error) {
 	for {
 		last, revision, err := l.readTick(ctx, job)

@@ -11,14 +11,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// waitInSession lets the Locker wait for the name, which is held, in the returned session.
+// waitInSession makes the Locker wait for the name, which is held, in the returned session.
 func waitInSession(t *testing.T, l *Locker, name string) (*session, <-chan locktest.Answer) {
 	t.Helper()
 	s, err := l.backend.takeSession(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.backend.returnSession(s) // the next to take a session gets this one
+	l.backend.returnSession(s) // the next caller gets this session
 	return s, locktest.LockAsync(t.Context(), l, name)
 }
 
@@ -28,8 +28,8 @@ func mustEnd(t *testing.T, s *session) {
 	testenv.Receive(t, "the session ends", s.ctx.Done())
 }
 
-// impatientClient returns a client that sends each request once, and not a hundred times
-// while the servers have no leader.
+// impatientClient returns a client that sends each request once. The default repeats it a hundred
+// times while the servers have no leader.
 func impatientClient(t *testing.T, addr string) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, DialTimeout: dialTimeout, MaxUnaryRetries: 1, Logger: zap.NewNop()})
@@ -40,15 +40,15 @@ func impatientClient(t *testing.T, addr string) *clientv3.Client {
 	return client
 }
 
-// TestWaiterOutlivesItsSession ends the session, or deletes the key, of a waiter that
-// never held the lock. It must go on waiting, in a new place, and be granted the lock.
+// TestWaiterOutlivesItsSession ends the session, or deletes the key, of a waiter that never held
+// the lock. The waiter must continue to wait, in a new place, and get the lock.
 func TestWaiterOutlivesItsSession(t *testing.T) {
 	t.Parallel()
 	const name = "waited-for"
 	for _, test := range []struct {
 		name    string
 		members int
-		lease   time.Duration // of the waiter
+		lease   time.Duration // lease of the waiter
 		end     func(t *testing.T, servers []*testenv.EtcdServer, waiter *session)
 	}{
 		{"servers away for longer than the lease", 1, 5 * time.Second, func(t *testing.T, servers []*testenv.EtcdServer, waiter *session) {
@@ -60,7 +60,7 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 			servers[1].Kill()
 			servers[2].Kill()
 			mustEnd(t, waiter)
-			for range 2 { // meanwhile the server refuses the waiter's next session, too
+			for range 2 { // meanwhile the server also refuses the waiter's next session
 				if _, err := waiter.client.Grant(t.Context(), 5); !isAway(err) {
 					t.Errorf("a new session without a leader: %v", err)
 				}
@@ -95,7 +95,7 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 			s, waiting := waitInSession(t, waiter, name)
 			waitForContenders(t, foreignSession(t, addr), name, 2)
 			test.end(t, servers, s)
-			_ = lease.Unlock(t.Context()) // it may be lost, too
+			_ = lease.Unlock(t.Context()) // the lease may be lost, too
 			locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 		})
 	}

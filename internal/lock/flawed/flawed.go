@@ -1,9 +1,8 @@
-// Package flawed has the locks that one writes in Redis before one knows better. Each
-// function or type has one flaw, which its comment names. The laboratory runs them to
-// show the damage: go run ./loadtest pitfalls. No other code may use them.
+// Package flawed contains common but incorrect Redis locks. Each function or type has one flaw,
+// which its comment names. The laboratory runs them to show the damage: go run ./loadtest pitfalls.
+// No other code may use them.
 //
-// A pause is called between two steps of a lock, where a real process can be delayed
-// or killed.
+// A pause is called between two steps of a lock, where a real process can be delayed or killed.
 package flawed
 
 import (
@@ -15,15 +14,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SetNX takes the lock without an expiry. If its holder dies, the lock is never free
-// again.
+// SetNX takes the lock without an expiry. If its holder dies, the lock stays taken for ever.
 func SetNX(ctx context.Context, client redis.UniversalClient, key string) (bool, error) {
 	return client.Do(ctx, "SETNX", key, 1).Bool()
 }
 
-// SetNXThenExpire takes the lock, and sets its expiry in a second call. A holder that
-// dies in the pause leaves a lock without an expiry. The holder dies if pause returns
-// an error.
+// SetNXThenExpire takes the lock, and sets its expiry in a second call. A holder that dies in the
+// pause leaves a lock without an expiry. An error of pause stands for that death.
 func SetNXThenExpire(ctx context.Context, client redis.UniversalClient, key string, lease time.Duration, pause func() error) (bool, error) {
 	locked, err := SetNX(ctx, client, key)
 	if err != nil || !locked {
@@ -35,9 +32,9 @@ func SetNXThenExpire(ctx context.Context, client redis.UniversalClient, key stri
 	return true, client.PExpire(ctx, key, lease).Err()
 }
 
-// SetEnd takes the lock by storing when it ends, by the client's own clock, which shows now.
-// A client that finds an end that has passed replaces it, and has the lock if no other was
-// faster. So a client whose clock is ahead takes a lock that another holds.
+// SetEnd takes the lock by storing its end, by the client's own clock, which is now. A client that
+// finds an end in the past replaces it, and has the lock if no other client was faster. So a client
+// whose clock is ahead takes a lock that another client holds.
 func SetEnd(ctx context.Context, client redis.UniversalClient, key string, now time.Time, lease time.Duration) (bool, error) {
 	end := now.Add(lease).UnixMilli()
 	locked, err := client.Do(ctx, "SETNX", key, end).Bool()
@@ -52,8 +49,8 @@ func SetEnd(ctx context.Context, client redis.UniversalClient, key string, now t
 	return before == held, err
 }
 
-// SetOwner takes the lock for owner, with an expiry, in one call. It has no flaw of
-// its own: the ways to unlock below have.
+// SetOwner takes the lock for owner, with an expiry, in one call. SetOwner itself has no flaw. The
+// ways to unlock below have.
 func SetOwner(ctx context.Context, client redis.UniversalClient, key, owner string, lease time.Duration) (bool, error) {
 	return client.SetNX(ctx, key, owner, lease).Result()
 }
@@ -84,9 +81,9 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0`)
 
-// SharedOwner is a lock whose owner is a field of an object that all threads of the
-// process share. A thread that takes the lock replaces the owner of the thread before
-// it, which then unlocks in the name of its successor.
+// SharedOwner is a lock whose owner is stored in an object that all threads of the process share. A
+// thread that takes the lock replaces the stored owner. The previous holder then unlocks under its
+// successor's name.
 type SharedOwner struct {
 	Client redis.UniversalClient
 	owner  string
@@ -103,8 +100,8 @@ func (l *SharedOwner) Unlock(ctx context.Context, key string) error {
 	return compareAndDelete.Eval(ctx, l.Client, []string{key}, l.owner).Err()
 }
 
-// Uncounted is a lock that its owner can take again. It does not count how often: the
-// first unlock frees it.
+// Uncounted is a lock that its owner can take again. It does not count these calls, so the first
+// unlock frees the lock.
 type Uncounted struct {
 	Client redis.UniversalClient
 	Owner  string
@@ -125,8 +122,8 @@ func (l Uncounted) Unlock(ctx context.Context, key string) error {
 	return compareAndDelete.Eval(ctx, l.Client, []string{key}, l.Owner).Err()
 }
 
-// Renew extends the lease after each third of it, until ctx ends or the lock is gone.
-// It does so in the goroutine of its caller, which does no work meanwhile.
+// Renew extends the lease after each third of it, until ctx ends or the lock is lost. It blocks its
+// caller, which can do no work meanwhile.
 func Renew(ctx context.Context, client redis.UniversalClient, key string, lease time.Duration) error {
 	ticker := time.NewTicker(lease / 3)
 	defer ticker.Stop()
@@ -151,9 +148,9 @@ redis.call('SET', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[1], ARGV[2])
 return 1`)
 
-// WriteUnlessOlder stores a count unless its token is older than the last that has written,
-// as a first version of a fence does. It is too weak: it accepts a write of an old holder
-// between the read and the write of the new one.
+// WriteUnlessOlder stores a count unless its token is older than the last one that has written. It
+// is a fence with a flaw: the read and the write are separate steps, so an old holder can write
+// after a new one.
 func WriteUnlessOlder(ctx context.Context, client redis.UniversalClient, key string, token uint64, count int) (bool, error) {
 	return writeUnlessOlder.Eval(ctx, client, []string{key, key + ":fence"}, token, count).Bool()
 }

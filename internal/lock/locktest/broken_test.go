@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// brokenLocker is a Locker that changes the requests or the answers of another. A
-// nil function changes nothing.
+// brokenLocker is a Locker that changes the requests or the answers of another Locker. A nil
+// function changes nothing.
 type brokenLocker struct {
 	sound   lock.Locker
 	request func(ctx context.Context, name string) (context.Context, string)
@@ -63,14 +63,14 @@ func breakLeases(change func(ctx context.Context, l *brokenLease)) func(context.
 	}
 }
 
-// TestBrokenLockersFail breaks a sound Locker in one way at a time. The
-// named promises must then fail.
+// TestBrokenLockersFail breaks a correct Locker in one way at a time. The named promises must then
+// fail.
 func TestBrokenLockersFail(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name    string
 		lockers []lock.Locker
-		breaks  []string // the names of promises
+		breaks  []string // names of promises
 	}{
 		{
 			"grants every request",
@@ -149,8 +149,8 @@ func (noLease) Context() context.Context     { return context.Background() }
 func (noLease) Token() uint64                { return 0 }
 func (noLease) Unlock(context.Context) error { return nil }
 
-// uncheckedDelete is a Locker whose Unlock frees the name even if another holds it,
-// as a DEL without a check does.
+// uncheckedDelete is a Locker whose Unlock frees the name even if another holder has it, like an
+// unchecked DEL.
 type uncheckedDelete struct {
 	mu   sync.Mutex
 	held map[string]bool

@@ -30,9 +30,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// leaseOf returns the lease of holders that a test kills, stops or cuts off. It is short,
-// so that their locks are soon free. Redlock gives each server a twentieth of the lease to
-// answer, and a busy machine needs more than that of 3 s.
+// leaseOf returns the lease of holders that a test kills, stops or cuts off. It is short, so that
+// their locks are soon free. Redlock gives each server a twentieth of the lease to answer, for
+// which 3 s are too short on a busy machine.
 func leaseOf(backend string) time.Duration {
 	if backend == "redlock" {
 		return 6 * time.Second
@@ -48,7 +48,7 @@ const childEnv = "HOLDFAST_LOCKTEST"
 const noFault = "none"
 
 func TestMain(m *testing.M) {
-	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests stop servers: every failed dial would be logged
+	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests stop servers, whose failed dials would be logged
 	if child := os.Getenv(childEnv); child != "" {
 		fields := strings.Fields(child)
 		lease, err := time.ParseDuration(fields[3])
@@ -66,7 +66,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // the tests mostly wait for leases to end
+	_ = flag.Set("test.parallel", "8") // many in parallel, because the tests mostly wait for leases to end
 	os.Exit(testenv.Main(m))
 }
 
@@ -125,7 +125,7 @@ type server interface {
 type rig struct {
 	t       *testing.T
 	backend string
-	fault   string // of its Lockers
+	fault   string // fault of its Lockers
 	servers []server
 }
 
@@ -196,7 +196,7 @@ func (r *rig) subject(lease time.Duration) locktest.Subject {
 	if len(r.servers) > 0 {
 		s.Servers = r
 	} else {
-		s.Lockers = s.Lockers[:1] // without servers, two would not exclude each other
+		s.Lockers = s.Lockers[:1] // without servers, two Lockers would not exclude each other
 	}
 	return s
 }
@@ -382,7 +382,7 @@ func (quiet) Printf(string, ...any) {}
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	rows := locktest.Table()
-	if testenv.Thorough() { // another version of the same server
+	if testenv.Thorough() { // postgres18 is another version of the same server
 		postgres := rows[slices.IndexFunc(rows, func(r locktest.Row) bool { return r.Backend == "postgres" })]
 		postgres.Backend = postgres18
 		rows = append(rows, postgres)
@@ -423,9 +423,9 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// fault breaks the Lockers of a real Redis. The promises must then fail.
+// fault breaks the Lockers of a real Redis. The named promises must then fail.
 type fault struct {
-	breaks []string // the names of promises
+	breaks []string // names of promises
 	inject func(lock.Locker, goredis.UniversalClient) lock.Locker
 }
 
@@ -442,7 +442,7 @@ var faults = map[string]fault{
 		[]string{"KilledHolder"},
 		func(l lock.Locker, client goredis.UniversalClient) lock.Locker {
 			return brokenLocker{sound: l, answer: func(ctx context.Context, name string, lease lock.Lease, err error) (lock.Lease, error) {
-				if err == nil { // as another holder's key, since a renewal would give it an expiry again
+				if err == nil { // written as another holder's key, because a renewal would give this holder's key an expiry again
 					_, err = client.TxPipelined(ctx, func(p goredis.Pipeliner) error {
 						p.Del(ctx, name)
 						p.HSet(ctx, name, "never", 1)
@@ -474,9 +474,8 @@ var faults = map[string]fault{
 	},
 }
 
-// TestBrokenBackendsFail injects one fault at a time into the Lockers on a
-// real Redis, in this process and in others. By default it leaves out those that show only
-// when leases end.
+// TestBrokenBackendsFail injects one fault at a time into the Lockers on a real Redis, in this
+// process and in others. By default it leaves out faults that show only when leases end.
 func TestBrokenBackendsFail(t *testing.T) {
 	t.Parallel()
 	for name, fault := range faults {

@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "rewrite the tables of promises in docs"
 // page is docs/locks in one language.
 type page struct {
 	file    string
-	heading string            // of the column of promises
-	every   string            // of the promises that every backend makes
+	heading string            // heading of the column of promises
+	every   string            // heading of the promises that every backend makes
 	texts   map[string]string // translations, by the promise's name or the English reason; nil: English
 }
 
@@ -234,8 +234,8 @@ var chinese = map[string]string{
 	"a release wakes the first waiter, but the first request gets a free lock":                                                                "释放锁时唤醒第一个等待者，但空闲的锁归最先到达的请求",
 	"waiters ask again after a release, and the first request gets the lock":                                                                  "锁释放后等待者重新申请，最先到达的请求获得锁",
 	"a Redis that restarts without its data has lost its locks, as has a replica that takes over while it lags behind":                        "Redis 丢失数据后重启，锁也随之丢失；复制落后的从库接管时也一样",
-	"the holder notices it at its next renewal, within a third of the lease; Redis reports deletions only if keyspace events are switched on": "持有者在下一次续期时（三分之一个租约之内）才会发现；Redis 只有开启键空间通知才会报告删除",
-	"the holder notices it when its lease ends: until then the servers that miss the key may only have failed":                                "持有者在租约到期时才会发现：在那之前，缺少这个键的服务器也可能只是出了故障",
+	"the holder notices it at its next renewal, within a third of the lease; Redis reports deletions only if keyspace events are switched on": "持有者在下一次续期时（租约的三分之一以内）才会发现；Redis 只有开启键空间通知才会报告删除",
+	"the holder notices it when its lease ends, because servers without the key may only have failed":                                         "持有者在租约到期时才会发现：在那之前，缺少这个键的服务器也可能只是出了故障",
 	"the algorithm has no rising number":                                                                                                      "算法中没有递增的数",
 	"if a majority of the servers restart without their data, the locks are lost":                                                             "多数服务器丢失数据后重启，锁也随之丢失",
 	"the server frees the lock as soon as the connection is closed; the holder notices that within a second":                                  "连接一关闭，服务器就释放锁；持有者在一秒内察觉",

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// maxDelay bounds how long after the end of a lease, on a busy machine, its
-	// lock is granted again and its traces on the servers are gone.
+	// maxDelay bounds the time from the end of a lease until its lock is granted again and its
+	// traces on the servers are gone. A busy machine needs that long.
 	maxDelay = 15 * time.Second
-	// maxOverlap bounds how long after another's grant a holder learns that it
-	// lost the lock. A backend learns that by asking its servers.
+	// maxOverlap bounds how long after another's grant a holder learns that it lost the lock. The
+	// backend learns of the loss by asking its servers.
 	maxOverlap = 1500 * time.Millisecond
 	// maxLate bounds how long after the end of its lease a holder learns that it lost the
 	// lock.
 	maxLate = time.Second
-	// maxNotice bounds how long after the deletion of its lock, on a busy machine, a holder
-	// learns of it. A lease must be much longer.
+	// maxNotice bounds how long after the deletion of its lock a holder notices it, on a busy
+	// machine. A lease must be much longer.
 	maxNotice = 5 * time.Second
 )
 
-// endsWithin reports whether ctx ends within d. It measures in short steps: while the
-// machine lets this process wait, a step takes longer, and so does d.
+// endsWithin reports whether ctx ends within d. It measures in short steps. While the machine is
+// too busy to run this process, a step takes longer, and so does d.
 func endsWithin(ctx context.Context, d time.Duration) bool {
 	for range d / endStep {
 		select {
@@ -180,7 +180,7 @@ func stoppedHolder(ctx context.Context, s Subject) error {
 	if err := holder.Stop(); err != nil {
 		return err
 	}
-	lease, err := s.lockAfterLease(ctx, s.other(), name, stopped) // a holder that runs would renew its lease
+	lease, err := s.lockAfterLease(ctx, s.other(), name, stopped) // a running holder would renew its lease
 	if err != nil {
 		return err
 	}
@@ -190,8 +190,8 @@ func stoppedHolder(ctx context.Context, s Subject) error {
 	if err := holder.Cont(); err != nil {
 		return err
 	}
-	// It says so before anything else, but a busy machine may let it wait: see HolderCutOff
-	// for the time.
+	// The waiter should fail at once, but a busy machine may delay it: see HolderCutOff for the
+	// time.
 	waiting, cancel := context.WithTimeout(ctx, 2*maxDelay)
 	defer cancel()
 	answer, err := holder.answer(waiting)
@@ -207,8 +207,8 @@ func stoppedHolder(ctx context.Context, s Subject) error {
 	return lease.Unlock(ctx)
 }
 
-// cancelledAtAnyMoment cancels requests for a held lock and for a free one after
-// 0 to 15 ms. That is shorter than a request takes, and longer.
+// cancelledAtAnyMoment cancels requests for a held lock and for a free one after 0 to 15 ms. These
+// times are both shorter and longer than a request takes.
 func cancelledAtAnyMoment(ctx context.Context, s Subject) error {
 	instance, _, err := s.Servers.OverWire(ctx, s.Lease)
 	if err != nil {
@@ -321,7 +321,7 @@ func deletedHolder(ctx context.Context, s Subject) error {
 		if err != nil {
 			return err
 		}
-		if endsWithin(lease.Context(), heldFor) { // how long it is held is what differs
+		if endsWithin(lease.Context(), heldFor) { // only the time for which the lock is held differs
 			return fmt.Errorf("the lease ended before its key was deleted: %w", context.Cause(lease.Context()))
 		}
 		reason, err := s.Servers.Delete(ctx, name)
@@ -344,8 +344,8 @@ func deletedHolder(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// waiterCutOff has an instance with a long lease: a busy machine must renew it, and a server
-// of which a backend wants an answer within a part of it must answer in time.
+// waiterCutOff cuts off a waiter of an instance with a long lease. The lease is long enough for a
+// busy machine to renew it, and for a server that must answer within a part of the lease.
 func waiterCutOff(ctx context.Context, s Subject) error {
 	name := newName()
 	instance, wire, err := s.Servers.OverWire(ctx, s.LongLease)
@@ -360,8 +360,8 @@ func waiterCutOff(ctx context.Context, s Subject) error {
 		return err
 	}
 	for _, frozenWhileWaiting := range []bool{true, false} {
-		if !frozenWhileWaiting { // the request before may have closed its connection
-			_ = lockAndUnlock(ctx, instance, newName()) // if it fails, the request opens another
+		if !frozenWhileWaiting { // the previous request may have closed its connection
+			_ = lockAndUnlock(ctx, instance, newName()) // if this lock fails, the request opens another connection
 		}
 		err := s.freezeRequest(ctx, instance, wire, name, frozenWhileWaiting)
 		wire.Thaw()
@@ -382,8 +382,8 @@ func waiterCutOff(ctx context.Context, s Subject) error {
 	return s.leavesNoTrace(ctx, name)
 }
 
-// freezeRequest makes a request for a held lock, and freezes the wire before it or
-// while it waits. It returns the request's error.
+// freezeRequest makes a request for a held lock, and freezes the wire before the request or while
+// it waits. It returns the request's error.
 func (s Subject) freezeRequest(ctx context.Context, l lock.Locker, wire Wire, name string, whileWaiting bool) error {
 	timeout := 20 * s.patience()
 	limited, cancel := context.WithTimeout(ctx, timeout)
@@ -395,14 +395,14 @@ func (s Subject) freezeRequest(ctx context.Context, l lock.Locker, wire Wire, na
 	}
 	if whileWaiting {
 		go request()
-		// A Locker does not show who waits. On a busy machine, this lasts longer than a part
-		// of the timeout, which must not end meanwhile.
+		// A Locker does not show who waits. On a busy machine, this wait may take longer, but the
+		// request's timeout must not end meanwhile.
 		_ = endsWithin(ctx, timeout/8)
 	}
 	if wire.Freeze() == 0 && whileWaiting {
 		return errNoConnection
 	}
-	if !whileWaiting { // a request without a connection must open one, which is as silent
+	if !whileWaiting { // without a connection, the request must open one, which gets no answer
 		go request()
 	}
 	bounded, cancelBounded := context.WithTimeout(ctx, timeout+maxDelay)
@@ -493,10 +493,9 @@ func resumesAfterRestart(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// lockAfterRestart takes the lock after the servers have been restarted. Before
-// that it waits, without a bound, until the instance is connected again: a client
-// that reconnects once a second, and gives up when a busy disk delays its pings,
-// says nothing about the lock.
+// lockAfterRestart takes the lock after the servers have been restarted. Before that it waits,
+// without a bound, until the instance is connected again. Slow reconnection says nothing about the
+// lock: a client may try once a second, and fail while a busy disk delays its pings.
 func (s Subject) lockAfterRestart(ctx context.Context, name string) (lock.Lease, error) {
 	for {
 		free, err := s.first().Lock(ctx, newName())
@@ -507,7 +506,7 @@ func (s Subject) lockAfterRestart(ctx context.Context, name string) (lock.Lease,
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("the instance has not connected again: %w", err)
 		}
-		testenv.Dither() // before the next attempt
+		testenv.Dither() // pause before the next attempt
 	}
 	connected := time.Now()
 	limited, cancel := context.WithDeadline(ctx, connected.Add(s.Lease+maxDelay))
@@ -517,7 +516,7 @@ func (s Subject) lockAfterRestart(ctx context.Context, name string) (lock.Lease,
 		if err == nil || limited.Err() != nil {
 			return lease, err
 		}
-		testenv.Dither() // before the next attempt
+		testenv.Dither() // pause before the next attempt
 	}
 }
 
@@ -556,6 +555,6 @@ func (s Subject) retryForLease(ctx context.Context, name string) (lock.Lease, er
 		if err == nil || ctx.Err() != nil {
 			return lease, err
 		}
-		testenv.Dither() // before the next attempt
+		testenv.Dither() // pause before the next attempt
 	}
 }

@@ -20,7 +20,7 @@ import (
 // checkTimeout bounds one check.
 const checkTimeout = 90 * time.Second
 
-// Subject is what the promises are checked on.
+// Subject has the Lockers whose promises are checked.
 type Subject struct {
 	// Lockers share their locks, as the instances of a service do. At least one
 	// is needed. Their leases must be long, so that a busy machine renews them in
@@ -34,7 +34,7 @@ type Subject struct {
 	// Lease is how long a lock outlives a holder that a check kills, stops or cuts
 	// off. It should be short, because the check waits for its end.
 	Lease time.Duration
-	// LongLease is that of other holders.
+	// LongLease is the lease of other holders.
 	LongLease time.Duration
 	// Servers is nil for a backend without servers.
 	Servers Servers
@@ -42,7 +42,7 @@ type Subject struct {
 
 // Servers are the servers of a backend, and the faults that can be injected.
 type Servers interface {
-	// Process starts another instance in its own process, whose program calls Child.
+	// Process starts another instance in its own process. The program of that process calls Child.
 	Process(lease time.Duration) (Process, error)
 	// OverWire makes another instance in this process. Its connections go over
 	// the returned wire.
@@ -50,9 +50,9 @@ type Servers interface {
 	// Restart kills all servers with SIGKILL and starts them again with the data
 	// that they have on disk.
 	Restart() error
-	// Delete deletes the keys or nodes that the servers store for the lock, or ends
-	// the session that holds it, as an administrator would. reason is the one for
-	// which its holder must lose it.
+	// Delete deletes the keys or nodes that the servers store for the lock, or ends the session
+	// that holds it, as an administrator would. reason is the reason with which the holder must
+	// lose the lock.
 	Delete(ctx context.Context, name string) (reason, err error)
 	// Traces returns how many keys or nodes the servers store for the lock.
 	Traces(ctx context.Context, name string) (int, error)
@@ -241,9 +241,8 @@ func tryLockHeld(ctx context.Context, s Subject) error {
 	return lease.Unlock(ctx)
 }
 
-// namesApart holds locks whose names are prefixes of each other, taken in both
-// orders. Then it lets a waiter for the shortest name have its lock while the others
-// are held.
+// namesApart holds locks whose names are prefixes of each other, taken in both orders. Then a
+// waiter for the shortest name must get its lock while the other locks are held.
 func namesApart(ctx context.Context, s Subject) error {
 	for _, longestFirst := range []bool{false, true} {
 		base := newName()
@@ -282,8 +281,8 @@ func namesApart(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// invalidNames asks for some of the names that lock.CheckName refuses, after their
-// valid parts have been locked once.
+// invalidNames requests some of the names that lock.CheckName refuses, after it has locked their
+// valid parts once.
 func invalidNames(ctx context.Context, s Subject) error {
 	base := newName()
 	if err := lockAndUnlock(ctx, s.first(), base); err != nil {

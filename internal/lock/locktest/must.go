@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// LongLease is a lease that does not end while a test waits for an event: its end cannot
-// count as the event.
+// LongLease is a lease that outlasts a test's wait for an event, so its end cannot be mistaken for
+// the event.
 const LongLease = 10 * testenv.Patience
 
 // MustLock takes the lock, or ends the test.
@@ -95,6 +95,6 @@ func MustWait(t testing.TB, answers <-chan Answer) {
 // ignores.
 func MustEndGoroutines(t testing.TB, before goleak.Option) {
 	t.Helper()
-	// Each look waits for less than a second.
+	// Each call waits for less than a second.
 	testenv.AwaitSuccess(t, "the goroutines end", func() error { return goleak.Find(before) })
 }

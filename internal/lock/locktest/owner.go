@@ -29,8 +29,8 @@ func reentrant(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// unlockInner takes the lock again for outer's owner and unlocks that lease, twice.
-// The lock must stay held.
+// unlockInner takes the lock again for outer's owner and unlocks that second lease twice. The lock
+// must stay held.
 func (s Subject) unlockInner(ctx context.Context, outer lock.Lease, name string) error {
 	inner, err := s.first().TryLock(outer.Context(), name) // the lease's context has the owner
 	if err != nil {
@@ -92,7 +92,7 @@ func ownerInTwoGoroutines(ctx context.Context, s Subject) error {
 		}
 		leases <- lease
 	}
-	// The goroutine that asks first, for all of them, has a short timeout.
+	// The first goroutine requests the lock for all of them, and has a short timeout.
 	short, cancel := context.WithTimeout(owner, s.patience())
 	defer cancel()
 	var all sync.WaitGroup
@@ -140,8 +140,8 @@ func orderWithinProcess(ctx context.Context, s Subject) error {
 	})
 }
 
-// orderBetweenProcesses has one waiter in each instance, because only the first
-// waiter of a process is in the servers' queue.
+// orderBetweenProcesses runs one waiter in each instance, because only the first waiter of a
+// process is in the servers' queue.
 func orderBetweenProcesses(ctx context.Context, s Subject) error {
 	lockers := make([]lock.Locker, orderedWaiters)
 	for i := range lockers {
@@ -152,12 +152,12 @@ func orderBetweenProcesses(ctx context.Context, s Subject) error {
 	}
 	name := newName()
 	return s.grantsInOrder(ctx, name, func(i int) lock.Locker { return lockers[i] }, func(waiters int) error {
-		return s.waitForTraces(ctx, name, maxDelay, func(traces int) bool { return traces > waiters }) // the holder leaves a trace, too
+		return s.waitForTraces(ctx, name, maxDelay, func(traces int) bool { return traces > waiters }) // the holder also leaves a trace
 	})
 }
 
-// grantsInOrder makes requests one after the other while the lock is held. It
-// calls queued after each, which returns when that many waiters are in the queue.
+// grantsInOrder makes requests one after the other while the lock is held. After each it calls
+// queued, which returns when that many waiters are in the queue.
 func (s Subject) grantsInOrder(ctx context.Context, name string, locker func(int) lock.Locker, queued func(waiters int) error) error {
 	held, err := s.other().Lock(ctx, name)
 	if err != nil {

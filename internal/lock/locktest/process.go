@@ -139,9 +139,9 @@ func contend(ctx context.Context, l lock.Locker, name, folder string, goroutines
 	return <-errs
 }
 
-// try starts goroutines that take the lock again and again, until stop is called.
-// They ignore errors and do not check for overlaps, because leases can be lost.
-// grants receives a value when a holder has unlocked, if someone waits for it.
+// try starts goroutines that take the lock again and again, until stop is called. They ignore
+// errors and do not check for overlaps, because leases can be lost. grants receives a value when a
+// holder has unlocked, if a receiver is ready.
 func try(ctx context.Context, l lock.Locker, name string, goroutines int) (grants <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	granted := make(chan struct{})
@@ -151,11 +151,11 @@ func try(ctx context.Context, l lock.Locker, name string, goroutines int) (grant
 			for ctx.Err() == nil {
 				lease, err := l.Lock(ctx, name)
 				if err == nil {
-					testenv.Dither() // the work
+					testenv.Dither() // stands for the work
 					err = lease.Unlock(ctx)
 				}
 				if err != nil {
-					testenv.Dither() // before the next attempt
+					testenv.Dither() // pause before the next attempt
 					continue
 				}
 				select {

@@ -13,13 +13,13 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// maxRecovery is the time after which a lock is free that nobody holds, once the servers
-// answer again, on a busy machine. It is much shorter than a lease.
+// maxRecovery is the time after which a lock that nobody holds is free, once the servers answer
+// again, on a busy machine. It is much shorter than a lease.
 const maxRecovery = 15 * time.Second
 
-// silentServers has the servers fall silent while an instance asks for locks and while it
-// frees one. It expects that the instance does not wait for them, and that the locks are
-// free soon after they answer again, and not only when their leases have ended.
+// silentServers makes the servers stop answering while an instance requests locks and while it
+// frees one. The instance must not wait for them. The locks must be free soon after they answer
+// again, and not only when their leases have ended.
 func silentServers(t *testing.T, r rig) {
 	ctx := t.Context()
 	other, err := r.open(ctx, r.addrs(), lock.DefaultLease)
@@ -36,7 +36,7 @@ func silentServers(t *testing.T, r rig) {
 		t.Fatal(err)
 	}
 
-	// Requests that reach the servers late: they run in any order.
+	// These requests reach the servers late, and run in any order.
 	var names []string
 	wire.Freeze()
 	var requests sync.WaitGroup
@@ -68,7 +68,7 @@ func silentServers(t *testing.T, r rig) {
 	mustBeFree(ctx, t, other, prefix+"unlocked")
 }
 
-// mustBeFree expects that the locks can soon be taken.
+// mustBeFree checks that the locks can soon be taken.
 func mustBeFree(ctx context.Context, t *testing.T, l lock.Locker, names ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, maxRecovery)

@@ -32,7 +32,7 @@ func Table() []Row {
 		{Backend: "redlock", NotOffered: map[string]string{
 			"OrderBetweenProcesses": noQueue,
 			"TokensRise":            "the algorithm has no rising number",
-			"DeletedHolder":         "the holder notices it when its lease ends: until then the servers that miss the key may only have failed",
+			"DeletedHolder":         "the holder notices it when its lease ends, because servers without the key may only have failed",
 			"HeldThroughRestart":    "if a majority of the servers restart without their data, the locks are lost",
 		}},
 		{Backend: "zookeeper"},

@@ -12,16 +12,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/session"
 )
 
-// counter mints tokens. On MariaDB it is the sequence fencing_tokens, from which all locks of
-// a database take them. On MySQL, which has no sequences, it is a table with that name, and a
-// grant commits a write. Locks that do not share a row can have equal tokens there.
+// counter mints tokens. On MariaDB it is the sequence fencing_tokens, which all locks of a database
+// share. MySQL has no sequences, so there it is a table with that name, and a grant commits a
+// write. On MySQL, locks that do not share a row can have equal tokens.
 type counter struct {
 	table atomic.Bool
 }
 
-// next returns the statements whose last result is the next token, and the server's clock
-// if the counter is a sequence. They contain the key, which needs no quoting, so that they
-// can be part of a text of several statements.
+// next returns the statements whose last result is the next token, and the server's clock if the
+// counter is a sequence. The statements contain the key, which needs no quoting, so they can be
+// part of a text of several statements.
 func (c *counter) next(key string) string {
 	if !c.table.Load() {
 		return "SELECT NEXTVAL(fencing_tokens), CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
@@ -34,7 +34,7 @@ func (c *counter) next(key string) string {
 		SELECT LAST_INSERT_ID(), 0`, shared)
 }
 
-// read reads the results of next from the current result of rows on, and closes rows.
+// read reads the results of next, beginning with the current result of rows, and closes rows.
 func read(rows *sql.Rows) (token, clock int64, err error) {
 	if err := next(rows, &token, &clock); err != nil {
 		return 0, 0, err
@@ -56,8 +56,8 @@ func (c *counter) mint(ctx context.Context, conn *sql.Conn, key any) (int64, err
 	return raise(ctx, conn, token, clock)
 }
 
-// wait sends all statements as one text. If the wait ends without the lock, the token is
-// minted for nobody.
+// wait sends all statements as one text. If the wait ends without the lock, the token is minted in
+// vain.
 func (c *counter) wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
 	rows, err := conn.QueryContext(ctx, fmt.Sprintf("SELECT CONNECTION_ID(), GET_LOCK('%s', %d); %s",
 		key, session.MaxWait/time.Second, c.next(key.(string))))
@@ -77,8 +77,8 @@ func (c *counter) wait(ctx context.Context, conn *sql.Conn, key any) (taken sess
 	return taken, err
 }
 
-// raise returns the token, or a later one if that one is too far behind the clock. SETVAL
-// never lowers a sequence, also if another session has raised it meanwhile.
+// raise returns the token, or a later one if that one is too far behind the clock. SETVAL never
+// lowers a sequence, even if another session has raised it meanwhile.
 func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, error) {
 	if token >= clock-session.MaxBehind {
 		return token, nil

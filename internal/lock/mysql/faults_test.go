@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestFailingStatements has each statement fail with which a session is opened and a lock
-// is taken and freed. The statements of session.Locker itself have tests there.
+// TestFailingStatements makes each statement fail with which a session is opened and a lock is
+// taken and freed. The tests of session.Locker cover its own statements.
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.MariaDB(t)
@@ -60,8 +60,8 @@ func TestFailingStatements(t *testing.T) {
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for _, statement := range []string{"DO SETVAL", "NEXTVAL(fencing_tokens), "} { // the sequence is new, so it is raised
-		for range 2 { // in an idle session, and in a new one, which the first failure has made needed
+	for _, statement := range []string{"DO SETVAL", "NEXTVAL(fencing_tokens), "} { // the sequence is new, so it must be raised
+		for range 2 { // in an idle session, and in a new one, which the first failure made necessary
 			for _, request := range []func(context.Context, string) (lock.Lease, error){l.Lock, l.TryLock} {
 				statements.Arm(faults.Fault{Kind: faults.ReadOnly, Nth: 1, Times: 2, Only: statement})
 				_, err := request(ctx, "a")
@@ -70,7 +70,7 @@ func TestFailingStatements(t *testing.T) {
 			}
 		}
 	}
-	lease, err := l.Lock(t.Context(), "a") // once the server has seen that the session has ended
+	lease, err := l.Lock(t.Context(), "a") // granted once the server has noticed the end of the session
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestFailingStatements(t *testing.T) {
 	}
 }
 
-// mustBeRefused checks that the error is the one of the server.
+// mustBeRefused checks that the error is the server's error.
 func mustBeRefused(t *testing.T, statement string, err error) {
 	t.Helper()
 	var server *driver.MySQLError

@@ -1,11 +1,10 @@
-// Package mysql locks with GET_LOCK of MariaDB and MySQL. See package session for
-// what a lease promises.
+// Package mysql locks with GET_LOCK of MariaDB and MySQL. See package session for what a lease
+// promises.
 //
-// A lock belongs to one server: the server that grants it does not tell its replicas
-// or the other nodes of a cluster. If clients write to two servers, both grant the
-// same lock. So Galera, and a group with several primaries, are refused, as is a
-// server that is read-only. A holder whose server becomes read-only, as before a
-// switchover, loses its lock.
+// A lock belongs to one server: the server that grants it does not tell its replicas or the other
+// nodes of a cluster. If clients write to two servers, both grant the same lock. So the package
+// refuses Galera, groups with several primaries, and read-only servers. A holder loses its lock
+// when its server becomes read-only, for example before a switchover.
 package mysql
 
 import (
@@ -33,7 +32,7 @@ func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locke
 		Unlock:    "SELECT CONNECTION_ID(), COALESCE(RELEASE_LOCK(?), FALSE)",
 		Key:       func(scope, name string) any { return Key(scope, name) },
 		Mint:      tokens.mint,
-		IsTimeout: func(error) bool { return false }, // GET_LOCK returns 0
+		IsTimeout: func(error) bool { return false }, // GET_LOCK returns 0 after its timeout
 		Prepare:   tokens.prepare,
 	}, lease)
 }
@@ -65,7 +64,7 @@ func (c *counter) prepare(ctx context.Context, conn *sql.Conn, lease time.Durati
 	}
 	for _, statement := range []string{
 		fmt.Sprintf("SET SESSION wait_timeout = %d, time_zone = '+00:00', autocommit = 1, %s = 0", lease/time.Second, statementBound),
-		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", // without gap locks, so that mints in a table do not wait for each other
+		"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", // without gap locks, mints in a table do not wait for each other
 	} {
 		if _, err := conn.ExecContext(ctx, statement); err != nil {
 			return s, err
@@ -86,8 +85,8 @@ func (c *counter) prepare(ctx context.Context, conn *sql.Conn, lease time.Durati
 	return s, nil
 }
 
-// uptime returns how long the server has been up at least. The server subtracts two times in
-// whole seconds, so it may report almost a second too much.
+// uptime returns the server's uptime, rounded down. The server subtracts two times in whole
+// seconds, so it may report almost a second too much.
 func uptime(ctx context.Context, conn *sql.Conn) (time.Duration, error) {
 	var seconds int64
 	err := conn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Uptime'").Scan(new(string), &seconds)

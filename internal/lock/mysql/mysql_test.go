@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// TestReadOnlyServer makes the server of a holder read-only, as the first step of a
-// switchover to another server does.
+// TestReadOnlyServer makes the server of a holder read-only, like the first step of a switchover to
+// another server.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnMariaDB(t)
@@ -42,7 +42,8 @@ func TestReadOnlyServer(t *testing.T) {
 	}
 }
 
-// TestGaleraNode needs no cluster: the replication library is enough.
+// TestGaleraNode checks that a Galera node is refused. It needs no cluster, because loading the
+// replication library is enough.
 func TestGaleraNode(t *testing.T) {
 	t.Parallel()
 	const library = "/usr/lib/galera/libgalera_smm.so"
@@ -55,12 +56,12 @@ func TestGaleraNode(t *testing.T) {
 	}
 }
 
-// TestRefuse checks the servers that cannot be had here.
+// TestRefuse checks the answers of servers that cannot be installed here.
 func TestRefuse(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		variables map[string]string
-		says      string // empty: accepted
+		says      string // empty means accepted
 	}{
 		{map[string]string{"read_only": "OFF"}, ""},
 		{map[string]string{"read_only": "OFF", "wsrep_provider": "none"}, ""},
@@ -104,9 +105,9 @@ func TestRaise(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ token, clock, want int64 }{
-		{1, 8000000, 9000001},         // another was faster
+		{1, 8000000, 9000001},         // another session was faster
 		{9000001, 9900000, 9000001},   // the sequence is not far behind
-		{9000001, 20000000, 20000001}, // it is raised
+		{9000001, 20000000, 20000001}, // the sequence must be raised
 	} {
 		if token, err := raise(t.Context(), conn, test.token, test.clock); err != nil || token != test.want {
 			t.Errorf("at %d, token %d becomes %d, want %d (%v)", test.clock, test.token, token, test.want, err)
@@ -114,8 +115,8 @@ func TestRaise(t *testing.T) {
 	}
 }
 
-// TestWait_CutShort expects no grant, and so no token 0, from an answer that ends in its
-// middle or cannot be read.
+// TestWait_CutShort checks that an answer that is cut off or unreadable gives no grant, and so no
+// token 0.
 func TestWait_CutShort(t *testing.T) {
 	t.Parallel()
 	granted, token := []driver.Value{int64(7), int64(1)}, []driver.Value{int64(42), int64(42 + session.MaxBehind)}
@@ -146,7 +147,8 @@ func TestWait_CutShort(t *testing.T) {
 	}
 }
 
-// TestUptime reads two seconds of a server that has started up to a second later than that.
+// TestUptime checks the uptime of a server that reports two seconds, but may have started up to a
+// second later.
 func TestUptime(t *testing.T) {
 	t.Parallel()
 	db := sql.OpenDB(answer{rows: [][]driver.Value{{"Uptime", "2"}}})
@@ -160,11 +162,10 @@ func TestUptime(t *testing.T) {
 	}
 }
 
-// answer is a database whose answer to every text has these result sets, of at most one row
-// each.
+// answer is a database whose answer to every text has these result sets, of at most one row each.
 type answer struct {
 	rows [][]driver.Value
-	end  error // of the last one
+	end  error // error of the last result set
 	read bool
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestFailingStatements has each statement fail with which a session is opened, and the one
-// that mints a token. The statements of session.Locker itself have tests there.
+// TestFailingStatements makes each statement fail with which a session is opened, and the one that
+// mints a token. The tests of session.Locker cover its own statements.
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)
@@ -49,7 +49,7 @@ func TestFailingStatements(t *testing.T) {
 		_, err = l.Lock(t.Context(), "a")
 		mustBeRefused(statement, err)
 	}
-	lease, err := l.Lock(t.Context(), "a") // once the server has seen that the session has ended
+	lease, err := l.Lock(t.Context(), "a") // granted once the server has noticed the end of the session
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestFailingStatements(t *testing.T) {
 	}
 }
 
-// TestOldServer hides the setting that PostgreSQL 13 does not have.
+// TestOldServer hides the setting that PostgreSQL 13 lacks.
 func TestOldServer(t *testing.T) {
 	t.Parallel()
 	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))

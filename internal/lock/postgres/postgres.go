@@ -1,8 +1,8 @@
-// Package postgres locks with the advisory locks of PostgreSQL 14 or later. See
-// package session for what a lease promises.
+// Package postgres locks with the advisory locks of PostgreSQL 14 or later. See package session for
+// what a lease promises.
 //
-// A lock belongs to one server. Standbys do not have it, and mint no tokens. If an
-// old primary goes on after a standby was promoted, both grant the same lock.
+// A lock belongs to one server. Standbys do not have the lock, and mint no tokens. If an old
+// primary keeps running after a standby was promoted, both grant the same lock.
 package postgres
 
 import (
@@ -28,7 +28,7 @@ func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locke
 	return session.New(ctx, pool, session.Database{
 		Try:       try,
 		Wait:      wait,
-		Check:     "SELECT pg_backend_pid(), $1::bigint IS NOT NULL", // only the session itself could free its lock
+		Check:     "SELECT pg_backend_pid(), $1::bigint IS NOT NULL", // only the session itself can free its lock
 		Unlock:    unlock,
 		Key:       func(scope, name string) any { return Key(scope, name) },
 		Mint:      mint,
@@ -37,8 +37,8 @@ func New(ctx context.Context, pool *sql.DB, lease time.Duration) (*session.Locke
 	}, lease)
 }
 
-// The statements that each session prepares, because a grant should not wait for the server
-// to parse them.
+// The statements that each session prepares, so that a grant need not wait for the server to parse
+// them.
 const (
 	try       = "SELECT pg_backend_pid(), pg_try_advisory_lock($1)"
 	waitFor   = "SELECT pg_backend_pid(), pg_advisory_lock($1) IS NOT NULL"
@@ -52,13 +52,13 @@ func Key(scope, name string) int64 {
 	return int64(binary.BigEndian.Uint64(hash[:]))
 }
 
-// raiseTo raises the sequence to the clock $1, unless another session has done so, and
-// returns the next token. setval could also lower a sequence. So one session raises it
-// at a time: their lock has two numbers as its key, which no lock of a name has. Then the
-// sequence is still more than session.MaxBehind, $2, behind. Others take values meanwhile, but
-// use none: those are behind the clock, too, and their sessions wait. If the clock is set
-// back at that moment, they use them; setval lowers the sequence only if a million were
-// taken while it ran.
+// raiseTo raises the sequence to the clock $1, unless another session has done so, and returns the
+// next token. setval could also lower a sequence, so only one session at a time may raise it. Their
+// lock has a key of two numbers, which no named lock has. That session raises the sequence only if
+// it is still more than session.MaxBehind, $2, behind. Other sessions may take values meanwhile,
+// but do not use them: the values are behind the clock too, so these sessions wait. If the clock is
+// set back at that moment, they use the values. Then setval lowers the sequence only if a million
+// values were taken while it ran.
 const raiseTo = `SELECT CASE
 	WHEN pg_advisory_xact_lock(1752132708, 1717662580) IS NULL THEN NULL
 	WHEN (SELECT last_value FROM fencing_tokens) < $1::bigint - $2::bigint THEN setval('fencing_tokens', $1::bigint)
@@ -72,7 +72,7 @@ func mint(ctx context.Context, conn *sql.Conn, _ any) (token int64, err error) {
 	return raise(ctx, conn, token, clock.UnixMicro())
 }
 
-// raise returns the token, or a later one if that one is too far behind the clock.
+// raise returns the token, or a later one if that token is too far behind the clock.
 func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, error) {
 	if token >= clock-session.MaxBehind {
 		return token, nil
@@ -81,9 +81,10 @@ func raise(ctx context.Context, conn *sql.Conn, token, clock int64) (int64, erro
 	return token, err
 }
 
-// wait sends both statements in one pipeline, which is one transaction. Its commit flushes
-// what nextval has logged to the disk. nextval logs 32 values at once, so a session can get
-// one while another is still flushing it; if the server crashes then, the clock makes up for it.
+// wait sends both statements in one pipeline, which is one transaction. Its commit flushes the log
+// records of nextval to the disk. nextval logs 32 values at once, so a session can get a value
+// while another is still flushing it. If the server crashes then, the clock still makes later
+// tokens greater.
 func wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
 	var clock time.Time
 	batch := new(pgx.Batch)
@@ -105,8 +106,7 @@ func isLockTimeout(err error) bool {
 	return errors.As(err, &e) && e.SQLState() == "55P03"
 }
 
-// prepare changes only the settings that the server knows. The others are those of
-// later versions.
+// prepare changes only settings that the server knows. Earlier versions lack some.
 func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s session.Server, err error) {
 	var settings string
 	err = conn.QueryRowContext(ctx, `SELECT string_agg(name || '=' || set_config(name, CASE name
@@ -124,8 +124,8 @@ func prepare(ctx context.Context, conn *sql.Conn, lease time.Duration) (s sessio
 	if !strings.Contains(settings, "idle_session_timeout") {
 		return s, errors.New("the server has no idle_session_timeout, so a holder that was cut off would keep its locks: PostgreSQL 14 or later is needed")
 	}
-	// If one of its processes crashes, a server ends all sessions and forgets their locks,
-	// but pg_postmaster_start_time stays as it was. It also resets its statistics then.
+	// If a server process crashes, the server ends all sessions and forgets their locks, but
+	// pg_postmaster_start_time does not change. The server also resets its statistics then.
 	var (
 		uptime   float64
 		migrated bool

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// TestPgBouncer connects through a PgBouncer. With transaction pooling it has no
-// session for the connection. With session pooling it has.
+// TestPgBouncer connects through a PgBouncer. With transaction pooling, a connection has no session
+// of its own. With session pooling, it has one.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
 	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))
@@ -84,8 +84,8 @@ func TestCrashedProcess(t *testing.T) {
 	})
 }
 
-// TestRaise has two sessions wait until a third one has raised the sequence. They must not
-// lower it.
+// TestRaise makes two sessions wait until a third one has raised the sequence. They must not lower
+// it.
 func TestRaise(t *testing.T) {
 	t.Parallel()
 	dbURL := storetest.MigratedURL(t, testenv.Postgres(t))
@@ -119,7 +119,7 @@ func TestRaise(t *testing.T) {
 		var n int
 		err := pool.QueryRowContext(t.Context(), `SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
-		return err == nil && n == cap(tokens) || len(tokens) > 0 // they should not have got one
+		return err == nil && n == cap(tokens) || len(tokens) > 0 // the waiters should not have got a token
 	})
 	if _, err := raising.ExecContext(t.Context(), "SELECT setval('fencing_tokens', $1)", ahead); err != nil {
 		t.Fatal(err)

@@ -18,18 +18,18 @@ import (
 
 var errFault = errors.New("the backend has failed")
 
-// faulty is a Locker, a Board and a Ticks of one process, of whose calls one fails.
+// faulty is a Locker, a Board and a Ticks of one process. One of their calls fails.
 type faulty struct {
 	local lock.Locker
 	memory
-	err error // of the call that fails
+	err error // error of the call that fails
 
 	calls sync.Mutex
-	nth   int // the call that fails, from 1
+	nth   int // number of the call that fails, from 1
 	seen  int
 	texts []string
 
-	listed atomic.Int64 // holders
+	listed atomic.Int64 // number of listed holders
 }
 
 func newFaulty(nth int, err error) *faulty {
@@ -52,7 +52,7 @@ func (f *faulty) failed() bool {
 	return f.seen >= f.nth
 }
 
-// fail has the nth call from now on fail.
+// fail makes the nth call from now on fail.
 func (f *faulty) fail(nth int, err error) {
 	f.calls.Lock()
 	defer f.calls.Unlock()
@@ -125,13 +125,13 @@ func (f *faulty) mustBeFree(t *testing.T, names ...string) {
 	}
 }
 
-// TestFailingCalls has each request of a recipe fail. The recipe fails with it, or succeeds
-// without, and no lock is held afterwards.
+// TestFailingCalls makes each request of a recipe fail. The recipe must fail with that error, or
+// succeed, and no lock may be held afterwards.
 func TestFailingCalls(t *testing.T) {
 	t.Parallel()
 	for what, test := range map[string]struct {
 		take  func(t *testing.T, l *faulty) (interface{ Unlock(context.Context) error }, error)
-		fails int // so many of the first calls
+		fails int // number of first calls that fail
 	}{
 		"LockAll": {func(t *testing.T, l *faulty) (interface{ Unlock(context.Context) error }, error) {
 			return recipe.LockAll(t.Context(), l, "a#1", "a#2", "a#3")
@@ -176,8 +176,8 @@ func TestFailingCalls(t *testing.T) {
 	}
 }
 
-// TestDowngradeWhoseUnlockFails has each Unlock of a downgrade fail. Only a lock that was
-// lost makes the downgrade fail.
+// TestDowngradeWhoseUnlockFails makes each Unlock of a downgrade fail. The downgrade must fail only
+// if a lock was lost.
 func TestDowngradeWhoseUnlockFails(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []error{errFault, lock.ErrLost} {
@@ -201,7 +201,7 @@ func TestDowngradeWhoseUnlockFails(t *testing.T) {
 	}
 }
 
-// TestAbandonedAcquire ends the context of a waiter while it has a slot to ask for again.
+// TestAbandonedAcquire ends the context of a waiter while it must request a slot again.
 func TestAbandonedAcquire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestAbandonedAcquire(t *testing.T) {
 
 func (f *faulty) withoutFaults() lock.Locker { return f.local }
 
-// TestFailingList has the list of holders fail, and an entry be unreadable.
+// TestFailingList makes the list of holders fail, and contain an unreadable entry.
 func TestFailingList(t *testing.T) {
 	t.Parallel()
 	l := newFaulty(1, errFault)
@@ -240,8 +240,8 @@ func TestFailingList(t *testing.T) {
 	}
 }
 
-// TestLeaderWhoseRequestsFail has the first request for the leadership, or its Unlock,
-// fail. Lead tries again, and returns what the work returns.
+// TestLeaderWhoseRequestsFail makes the first request for the leadership, or its Unlock, fail. Lead
+// must try again, and return the result of the work.
 func TestLeaderWhoseRequestsFail(t *testing.T) {
 	t.Parallel()
 	errWork := errors.New("the work has failed")
@@ -261,7 +261,7 @@ func TestLeaderWhoseRequestsFail(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		l := newFaulty(2, lock.ErrLost) // the leadership is lost when its work ends, and ctx has ended then
+		l := newFaulty(2, lock.ErrLost) // the leadership is lost when its work ends and ctx has ended
 		err := recipe.Lead(ctx, l, "a", func(context.Context, uint64) error {
 			cancel()
 			return nil
@@ -275,7 +275,7 @@ func TestLeaderWhoseRequestsFail(t *testing.T) {
 	})
 }
 
-// TestUnsupportedSlots asks a slot what its lease cannot tell.
+// TestUnsupportedSlots calls methods of a slot that its lease does not support.
 func TestUnsupportedSlots(t *testing.T) {
 	t.Parallel()
 	slot := acquire(t, semaphore(t, newFaulty(0, nil), "a", 1))
@@ -306,7 +306,7 @@ func (w *warnings) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// keepHourly keeps a job for 30 seconds, within one tick, and returns what was logged.
+// keepHourly keeps an hourly job for 30 seconds within one tick, and returns the logged errors.
 func keepHourly(t *testing.T, l *faulty, run func() error) []error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -322,8 +322,9 @@ func keepHourly(t *testing.T, l *faulty, run func() error) []error {
 	return log.errs
 }
 
-// TestJobWhoseCallsFail has the run of a job fail once, or one of its calls. The job is tried again within
-// its tick, and then recorded; each tick is run once more only if it was not recorded.
+// TestJobWhoseCallsFail makes the run of a job fail once, or one of its calls. The job must be
+// tried again within its tick, and then recorded. A tick may run once more only if it was not
+// recorded.
 func TestJobWhoseCallsFail(t *testing.T) {
 	t.Parallel()
 	const running, lastTick, locking, lastTickAgain, recording, unlocking, none = 0, 1, 2, 3, 4, 5, 6
@@ -362,8 +363,8 @@ func TestJobWhoseCallsFail(t *testing.T) {
 	}
 }
 
-// TestJobOfAnother has another process run the job all the time, and then record the tick
-// during a run.
+// TestJobOfAnother checks a job that another process runs all the time, and a job whose tick
+// another process records during a run.
 func TestJobOfAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // showTimeout bounds adding a holder to the list of holders.
 const showTimeout = 2 * time.Second
 
-// Board is a Locker whose servers list who holds what.
+// Board is a Locker whose servers can list the holders of a name.
 type Board interface {
 	// Show lists text under the name, beside the texts of other processes, until hide
 	// is called. If the process dies, the text disappears when the process's locks do,
@@ -39,15 +39,15 @@ type Holder struct {
 	Since time.Time
 }
 
-// slot returns a slot, which it adds to the list of holders. A holder that cannot be
-// listed holds its slot all the same.
+// slot returns a slot, which it adds to the list of holders. A holder that cannot be listed still
+// holds its slot.
 func (s *Semaphore) slot(number int, lease lock.Lease) *Slot {
 	slot := &Slot{Lease: lease, Number: number, hide: func(context.Context) {}}
 	board, ok := s.locker.(Board)
 	if !ok {
 		return slot
 	}
-	host, _ := os.Hostname() // empty if it is unknown
+	host, _ := os.Hostname() // empty if the name is unknown
 	holder := Holder{Slot: number, Token: lease.Token(), Host: host, PID: os.Getpid(), Since: time.Now()}
 	text, _ := json.Marshal(holder) // never fails
 	ctx, cancel := context.WithTimeout(lease.Context(), showTimeout)
@@ -58,8 +58,8 @@ func (s *Semaphore) slot(number int, lease lock.Lease) *Slot {
 	return slot
 }
 
-// Holders lists the holders by slot. A holder that has died is listed until its lease
-// has ended. ErrNoBoard: the backend cannot list them.
+// Holders lists the holders by slot. A holder that has died is listed until its lease has ended. It
+// returns ErrNoBoard if the backend cannot list holders.
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	board, ok := s.locker.(Board)
 	if !ok {

@@ -10,37 +10,36 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
-// Ticks remembers the last tick of each job that was done. All processes of a cluster
-// share it. It is safe for concurrent use.
+// Ticks remembers the last completed tick of each job. All processes of a cluster share it. It is
+// safe for concurrent use.
 type Ticks interface {
 	// LastTick returns the number of the last tick that was recorded for the job, or 0
 	// if there is none.
 	LastTick(ctx context.Context, job string) (int64, error)
-	// RecordTick records the tick, and reports whether it did. It does not if the same
-	// tick or a later one has been recorded.
+	// RecordTick records the tick, and reports whether it did. It records nothing if the same tick
+	// or a later one has been recorded.
 	RecordTick(ctx context.Context, job string, tick int64) (recorded bool, err error)
 }
 
-// Job runs once for the whole cluster in each interval. A lock keeps two processes from
-// running it at the same time. The tick that is recorded after a run keeps another from
-// running it afterwards.
+// Job runs once for the whole cluster in each interval. A lock keeps two processes from running it
+// at the same time. The tick that is recorded after a run keeps other processes from running it
+// again.
 //
-// If a process dies in the middle of a run, the tick is not recorded, and another process
-// runs the job again when the lock is free. So a run may be repeated, and must bear that.
-// A process that outlives its lease can run beside the next one. Where that does harm,
-// the run passes its fencing token to the data that it changes.
+// If a process dies in the middle of a run, the tick is not recorded, and another process runs the
+// job again when the lock is free. So a run may be repeated, and must be safe to repeat. A process
+// that outlives its lease can run the job at the same time as the next process. If that does harm,
+// the run must pass its fencing token to the data that it changes.
 type Job struct {
 	Name   string
 	Locker lock.Locker
 	Ticks  Ticks
-	// Every is the interval. Its ticks are at the multiples of it since the year 1 in UTC,
-	// as those of time.Truncate: weekly ticks are on Mondays. Each machine uses its own
-	// clock. A clock that is ahead runs the job early by that, and the cluster then does
-	// not run the job again before that tick is over by the other clocks. When several
-	// ticks have passed during a run, or while no process was up, the last of them is run
-	// and the others are left out.
+	// Every is the interval. Its ticks are at the multiples of it since the year 1 in UTC, as those
+	// of time.Truncate: weekly ticks are on Mondays. Each machine uses its own clock. A machine
+	// whose clock is ahead runs the job early, and the cluster does not repeat that tick. When
+	// several ticks have passed during a run, or while no process ran, only the last of them is
+	// run.
 	Every time.Duration
-	// Run does the work of one tick. After an error it is tried again, by any process.
+	// Run does the work of one tick. After an error, any process may try the tick again.
 	Run func(ctx context.Context, tick time.Time, token uint64) error
 	Log *slog.Logger
 }
@@ -54,7 +53,7 @@ func (j Job) Keep(ctx context.Context) error {
 	for ctx.Err() == nil {
 		tick := time.Now().Truncate(j.Every)
 		err := j.runOnce(ctx, tick)
-		wait := time.Until(tick.Add(j.Every)) // after the run, however long it took
+		wait := time.Until(tick.Add(j.Every)) // the next tick, however long the run took
 		if err != nil && ctx.Err() == nil {
 			j.Log.Warn("a job failed and will be retried", "job", j.Name, "tick", tick, "error", err)
 			wait = retryPause
@@ -77,7 +76,7 @@ func (j Job) runOnce(ctx context.Context, tick time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lease.Unlock(ctx) }() // if it fails, the lock ends with its lease
+	defer func() { _ = lease.Unlock(ctx) }() // if Unlock fails, the lock ends with its lease
 	if done, err := j.done(ctx, number); done || err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (j Job) runOnce(ctx context.Context, tick time.Time) error {
 	if err != nil {
 		return err
 	}
-	// A run that has succeeded is recorded even if ctx has ended meanwhile.
+	// Record a successful run even if ctx has ended meanwhile.
 	recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	recorded, err := j.Ticks.RecordTick(recording, j.Name, number)

@@ -58,7 +58,7 @@ func awaitLeader(t *testing.T, leaderships <-chan leadership) leadership {
 	return testenv.Receive(t, "there is a leader", leaderships)
 }
 
-// leaderChanges: a candidate leads when the leader gives up.
+// leaderChanges checks that a candidate leads when the leader gives up.
 func leaderChanges(t *testing.T, r *rig) {
 	name := newName()
 	ctx, resign := context.WithCancel(bounded(t))
@@ -75,8 +75,8 @@ func leaderChanges(t *testing.T, r *rig) {
 	}
 }
 
-// leaderIsReplaced: when the network of the leader drops everything, its work is told to
-// end, and another candidate leads.
+// leaderIsReplaced checks what happens when the leader's network drops all packets. The leader's
+// work must be told to end, and another candidate must lead.
 func leaderIsReplaced(t *testing.T, r *rig) {
 	name := newName()
 	broken, wires := r.openOverWires(t)
@@ -147,7 +147,7 @@ func ticks(t *testing.T, l lock.Locker) recipe.Ticks {
 	return s
 }
 
-// ticksRise: a tick is recorded once, and none before it.
+// ticksRise checks that a tick is recorded once, and no earlier one after it.
 func ticksRise(t *testing.T, r *rig) {
 	job := uuid.NewString()
 	one, two := ticks(t, r.open(t)), ticks(t, r.open(t))
@@ -183,8 +183,8 @@ func ticksRise(t *testing.T, r *rig) {
 	}
 }
 
-// jobIsTakenOver: when the network of a process drops everything in the middle of a run,
-// another process runs the job again. Later the first does not run it afterwards.
+// jobIsTakenOver checks what happens when the network of a process drops all packets in the middle
+// of a run. Another process must run the job again, and the first process must not repeat it later.
 func jobIsTakenOver(t *testing.T, r *rig) {
 	name := uuid.NewString()
 	broken, wires := r.openOverWires(t)
@@ -220,7 +220,7 @@ func jobIsTakenOver(t *testing.T, r *rig) {
 		return nil
 	})
 	testenv.Receive(t, "the job is taken over", done)
-	<-told // before its run
+	<-told // wait for the signal before the run
 	for _, w := range wires {
 		w.Thaw()
 	}
@@ -229,7 +229,7 @@ func jobIsTakenOver(t *testing.T, r *rig) {
 	testenv.Quiet(t, "the second process runs the job twice", done)
 }
 
-// answered says when the last tick is known.
+// answered is closed when the last tick is known.
 type answered struct {
 	recipe.Ticks
 	told chan<- struct{}
@@ -268,8 +268,8 @@ func (m *memory) RecordTick(_ context.Context, job string, tick int64) (bool, er
 	return true, nil
 }
 
-// TestJobRunsOncePerTick runs a job with two processes for an hour. Its run takes longer
-// than the clocks differ, and every third one fails at first.
+// TestJobRunsOncePerTick runs a job with two processes for an hour. A run takes longer than the
+// clocks differ, and every third run fails at first.
 func TestJobRunsOncePerTick(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -312,8 +312,8 @@ func TestJobRunsOncePerTick(t *testing.T) {
 	})
 }
 
-// TestRunDoesNotDelayTicks runs a job whose runs take 20 s, and then one whose runs take
-// longer than its interval.
+// TestRunDoesNotDelayTicks runs a job whose runs take 20 s, and then one whose runs take longer
+// than its interval.
 func TestRunDoesNotDelayTicks(t *testing.T) {
 	t.Parallel()
 	for _, run := range []time.Duration{20 * time.Second, 90 * time.Second} {
@@ -335,7 +335,7 @@ func TestRunDoesNotDelayTicks(t *testing.T) {
 				},
 			}.Keep(ctx)
 			for i, at := range begun[1:] {
-				want := begun[i].Add(max(run, time.Minute)) // at the next tick, or at once if it has passed
+				want := begun[i].Add(max(run, time.Minute)) // the run begins at the next tick, or at once if that has passed
 				if late := at.Sub(want); late < 0 || late > time.Second {
 					t.Errorf("runs of %v: one begins at %v, want %v", run, at, want)
 				}
@@ -344,10 +344,9 @@ func TestRunDoesNotDelayTicks(t *testing.T) {
 	}
 }
 
-// jobVariable makes the test program a process that keeps a job. Its value is the address
-// of a Redis. The process writes a line to the file runs when it is up, when a run begins,
-// and when one ends. The run of a tick from the one in the file hold on does not end before
-// that file is removed.
+// jobVariable makes the test program a process that keeps a job. Its value is the address of a
+// Redis. The process writes a line to the file runs when it is up, when a run begins, and when a
+// run ends. From the tick in the file hold on, a run does not end before that file is removed.
 const jobVariable = "HOLDFAST_RECIPE_JOB"
 
 // keepJob keeps the job until the process is killed.
@@ -375,7 +374,7 @@ func keepJob(addr string) {
 	}.Keep(ctx)
 }
 
-// held reports whether there is a file hold, and the tick is not before the one in it.
+// held reports whether the file hold exists and the tick is not before the one in it.
 func held(tick time.Time) bool {
 	text, err := os.ReadFile("hold")
 	from, notNumber := strconv.ParseInt(string(text), 10, 64)
@@ -415,9 +414,9 @@ func jobEvents(t *testing.T, folder string) (events []jobEvent) {
 	return events
 }
 
-// TestJobOfKilledProcess keeps a job with two processes, and kills one of them in the
-// middle of a run. The other runs that tick and the next ones. No tick is run to its end
-// twice. It lasts a minute if testenv.Thorough, else a few seconds.
+// TestJobOfKilledProcess keeps a job with two processes, and kills one of them in the middle of a
+// run. The other process must run that tick and the next ones. No tick may be run to its end twice.
+// It lasts a minute if testenv.Thorough, otherwise a few seconds.
 func TestJobOfKilledProcess(t *testing.T) {
 	t.Parallel()
 	var (
@@ -437,7 +436,7 @@ func TestJobOfKilledProcess(t *testing.T) {
 			_ = cmd.Wait()
 		})
 	}
-	ticks := 3 // after the one whose run is killed
+	ticks := 3 // ticks after the one whose run is killed
 	if testenv.Thorough() {
 		ticks = 60
 	}
@@ -460,7 +459,7 @@ func TestJobOfKilledProcess(t *testing.T) {
 		return up == len(processes)
 	})
 	hold, from := filepath.Join(folder, "hold"), int64(0)
-	for from <= time.Now().Unix() { // no run of that tick has begun when the file is written
+	for from <= time.Now().Unix() { // the file must be written before a run of that tick begins
 		from = time.Now().Unix() + 1
 		if err := os.WriteFile(hold, []byte(strconv.FormatInt(from, 10)), 0o600); err != nil {
 			t.Fatal(err)

@@ -12,14 +12,14 @@ import (
 // retryPause is the pause after a request to the backend, or a job, has failed.
 const retryPause = time.Second
 
-// Lead calls work whenever this process becomes the leader: the holder of the lock of
-// the name. One process of the cluster leads at a time. ctx ends the candidacy.
+// Lead calls work whenever this process becomes the leader: the holder of the lock of the name. One
+// process of the cluster leads at a time. The end of ctx ends the candidacy.
 //
-// The context of work ends with ctx, or when the leadership is lost; work must then
-// return soon. token is the fencing token of the leadership. If work panics, the
-// leadership ends. After a lost leadership, or if the backend fails, Lead tries again. It
-// returns lock.ErrName at once. Otherwise it returns when ctx ends, with ctx's error, or
-// when work returns while it leads, with work's error.
+// The context of work ends with ctx, or when the leadership is lost; work must then return soon.
+// token is the fencing token of the leadership. If work panics, the leadership ends. After a lost
+// leadership, or if the backend fails, Lead tries again. It returns ctx's error when ctx ends,
+// work's error when work returns during the leadership, and lock.ErrName at once if the name is
+// invalid.
 func Lead(ctx context.Context, l lock.Locker, name string, work func(ctx context.Context, token uint64) error) error {
 	for {
 		lease, err := l.Lock(ctx, name)
@@ -41,7 +41,7 @@ func Lead(ctx context.Context, l lock.Locker, name string, work func(ctx context
 // leadUnder calls work and then unlocks the lease. lost reports whether the leadership
 // was lost; otherwise err is work's error.
 func leadUnder(ctx context.Context, lease lock.Lease, work func(ctx context.Context, token uint64) error) (lost bool, err error) {
-	defer func() { // also after a panic
+	defer func() { // runs even after a panic
 		lost = errors.Is(lease.Unlock(ctx), lock.ErrLost) // a lock that could not be freed ends with its lease
 	}()
 	return false, workUnder(ctx, lease, work)

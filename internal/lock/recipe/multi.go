@@ -23,7 +23,7 @@ type Locks struct {
 	ctx      context.Context
 	end      context.CancelCauseFunc
 	leases   []lock.Lease
-	unfollow []func() bool // for each lease: its loss no longer ends ctx
+	unfollow []func() bool // for each lease: stops its loss from ending ctx
 	byName   map[string]lock.Lease
 }
 
@@ -45,7 +45,7 @@ func LockAll(ctx context.Context, l waitingLocker, names ...string) (*Locks, err
 			if lost := context.Cause(held.ctx); lost != nil {
 				err = fmt.Errorf("waiting for %s: another of the locks: %w", name, lost)
 			}
-			_ = held.Unlock(ctx) // err is the error that matters
+			_ = held.Unlock(ctx) // the error of the failed lock matters more
 			return nil, err
 		}
 		held.add(name, lease)
@@ -73,8 +73,8 @@ func (l *Locks) Token(name string) uint64 { return l.byName[name].Token() }
 // lock.Lease.Unlock returns it. Later calls return the same errors.
 func (l *Locks) Unlock(ctx context.Context) error { return l.unlockAllBut(ctx, nil) }
 
-// unlockAllBut frees all locks but kept, which can be nil. It takes as long as the
-// slowest, because each can take seconds while the servers do not answer.
+// unlockAllBut frees all locks but kept, which can be nil. It frees them concurrently, because each
+// can take seconds while the servers do not answer.
 func (l *Locks) unlockAllBut(ctx context.Context, kept lock.Lease) error {
 	l.end(nil)
 	errs := make([]error, len(l.leases))
@@ -89,8 +89,8 @@ func (l *Locks) unlockAllBut(ctx context.Context, kept lock.Lease) error {
 	return errors.Join(errs...)
 }
 
-// unlockOthers frees all locks but the one with the name, and returns its lease. It is
-// called instead of Unlock. ErrLost: one of the locks was lost, and all were freed. After
+// unlockOthers frees all locks but the one with the name, and returns its lease. It is called
+// instead of Unlock. It returns ErrLost if one of the locks was lost; then all were freed. After
 // any other error of a lock, that lock ends with its lease.
 func (l *Locks) unlockOthers(ctx context.Context, name string) (lock.Lease, error) {
 	kept := l.byName[name]

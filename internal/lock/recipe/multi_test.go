@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// allOrNone: a call that cannot have one of the locks keeps none of them.
+// allOrNone checks that a call that cannot get one of the locks keeps none of them.
 func allOrNone(t *testing.T, r *rig) {
 	one, two := r.open(t), r.open(t)
 	name := newName()
@@ -26,8 +26,8 @@ func allOrNone(t *testing.T, r *rig) {
 		_, err := recipe.LockAll(ctx, two, last, middle, first)
 		return err
 	})
-	// The deadline may have passed while the first lock was being taken. Then it is free
-	// as soon as the server has ended the connection.
+	// The deadline may pass while the first lock is being taken. Then the lock is free as soon as
+	// the server has ended the connection.
 	soon, cancel := context.WithTimeout(t.Context(), 15*time.Second) // half a lease
 	defer cancel()
 	for _, free := range []string{first, last} {
@@ -53,7 +53,7 @@ func allOrNone(t *testing.T, r *rig) {
 	}
 }
 
-// noDeadlock: callers that name the locks in opposite orders do not wait for each other.
+// noDeadlock checks that callers that name the locks in opposite orders do not deadlock.
 func noDeadlock(t *testing.T, r *rig) {
 	const callers, rounds = 4, 5
 	lockers := []lock.Locker{r.open(t), r.open(t)}
@@ -81,7 +81,7 @@ func noDeadlock(t *testing.T, r *rig) {
 	all.Wait()
 }
 
-// tokenPerName: each lock has a token of its own, which rises.
+// tokenPerName checks that each lock has its own token, which rises.
 func tokenPerName(t *testing.T, r *rig) {
 	l, name := r.open(t), newName()
 	alone, err := l.Lock(bounded(t), name+"-2")
@@ -155,7 +155,7 @@ func TestLostWhileWaiting(t *testing.T) {
 	}
 }
 
-// waitingFor is a Locker that closes reached when the name is asked for.
+// waitingFor is a Locker that closes reached when the name is requested.
 type waitingFor struct {
 	lock.Locker
 	name    string
@@ -185,7 +185,7 @@ func TestLossEndsAll(t *testing.T) {
 	mustUnlock(t, held)
 }
 
-// unlocking is a Locker that has a function called in place of the Unlock of a lease.
+// unlocking is a Locker that calls a function instead of a lease's Unlock.
 type unlocking struct {
 	lock.Locker
 	unlock func(ctx context.Context, name string, lease lock.Lease) error

@@ -9,15 +9,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
-// ReadWrite is a lock that up to a number of readers share, in any process, and that a
-// writer holds alone. It has no reentrancy. It is safe for concurrent use.
+// ReadWrite is a lock that up to a number of readers share, in any process, and that a writer holds
+// alone. It has no reentrancy. It is safe for concurrent use.
 //
-// It is a semaphore: a reader holds one of the slots, a writer all of them. Readers and
-// writers wait in one queue, so readers do not overtake a waiting writer. A writer sends
-// as many requests as there are slots: use no more than needed.
+// It is built on a semaphore: a reader holds one of the slots, a writer all of them. Readers and
+// writers wait in one queue, so readers do not overtake a waiting writer. A writer sends as many
+// requests as there are slots: use as few slots as you need.
 //
-// A writer can become a reader. A reader cannot become a writer: if it asks for the lock
-// to write, it waits for itself until its context ends.
+// A writer can become a reader. A reader cannot become a writer: if it asks for the lock to write,
+// it waits for itself until its context ends.
 type ReadWrite struct{ slots *Semaphore }
 
 // NewReadWrite returns a read-write lock with 1 to MaxHolders readers. All users of the
@@ -30,8 +30,8 @@ func NewReadWrite(l lock.Locker, name string, readers int) (*ReadWrite, error) {
 	return &ReadWrite{slots}, nil
 }
 
-// RLock waits until it can share the lock with other readers, or ctx ends. Lease.Token
-// is of no use: readers are not ordered.
+// RLock waits until it can share the lock with other readers, or ctx ends. Lease.Token has no
+// meaning, because readers are not ordered.
 func (rw *ReadWrite) RLock(ctx context.Context) (lock.Lease, error) {
 	slot, err := rw.slots.Acquire(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ func (rw *ReadWrite) Lock(ctx context.Context) (*WriteLease, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = turn.Unlock(ctx) }() // if it fails, the lock ends with its lease
+		defer func() { _ = turn.Unlock(ctx) }() // if Unlock fails, the lock ends with its lease
 	}
 	var names []string
 	for number := 1; number <= s.holders; number++ {
@@ -65,7 +65,7 @@ func (rw *ReadWrite) Lock(ctx context.Context) (*WriteLease, error) {
 // WriteLease is a read-write lock that is held for writing.
 type WriteLease struct {
 	held  *Locks
-	first string // the name of the first slot's lock
+	first string // name of the first slot's lock
 	once  sync.Once
 	err   error
 }

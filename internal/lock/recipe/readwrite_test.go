@@ -50,7 +50,8 @@ func mustNotRLock(t *testing.T, rw *recipe.ReadWrite) {
 	mustTimeOut(t, func(ctx context.Context) error { _, err := rw.RLock(ctx); return err })
 }
 
-// readersShare: two readers hold the lock at once. A third and a writer wait.
+// readersShare checks that two readers hold the lock at once, while a third reader and a writer
+// wait.
 func readersShare(t *testing.T, r *rig) {
 	name := newName()
 	one, two := readWrite(t, r.open(t), name, 2), readWrite(t, r.open(t), name, 2)
@@ -63,8 +64,8 @@ func readersShare(t *testing.T, r *rig) {
 	mustUnlock(t, wlock(t, two))
 }
 
-// writerIsAlone: readers and writers of two instances contend, and no writer overlaps
-// with another holder. Tokens of writers rise.
+// writerIsAlone lets readers and writers of two instances contend. No writer may overlap with
+// another holder, and tokens of writers must rise.
 func writerIsAlone(t *testing.T, r *rig) {
 	const rounds = 4
 	name := newName()
@@ -92,7 +93,7 @@ func writerIsAlone(t *testing.T, r *rig) {
 						t.Errorf("token %d was followed by token %d", last, lease.Token())
 					}
 					last = lease.Token()
-					testenv.Dither() // the work
+					testenv.Dither() // stands for the work
 					writers.Add(-1)
 					mustUnlock(t, lease)
 					continue
@@ -106,7 +107,7 @@ func writerIsAlone(t *testing.T, r *rig) {
 				if writers.Load() != 0 {
 					t.Error("a reader beside a writer")
 				}
-				testenv.Dither() // the work
+				testenv.Dither() // stands for the work
 				readers.Add(-1)
 				mustUnlock(t, lease)
 			}
@@ -115,7 +116,8 @@ func writerIsAlone(t *testing.T, r *rig) {
 	all.Wait()
 }
 
-// writerIsNotOvertaken: a reader that asks after a writer waits for the writer.
+// writerIsNotOvertaken checks that a reader that requests the lock after a writer waits for the
+// writer.
 func writerIsNotOvertaken(t *testing.T, r *rig) {
 	l, name := r.open(t), newName()
 	rw := readWrite(t, l, name, 2)
@@ -144,8 +146,8 @@ func writerIsNotOvertaken(t *testing.T, r *rig) {
 	}
 }
 
-// downgradeButNoUpgrade: a writer becomes a reader without another writer in between. A
-// reader that asks to write waits for itself.
+// downgradeButNoUpgrade checks that a writer becomes a reader without another writer in between. A
+// reader that requests the lock for writing must wait for itself.
 func downgradeButNoUpgrade(t *testing.T, r *rig) {
 	name := newName()
 	one, two := readWrite(t, r.open(t), name, 2), readWrite(t, r.open(t), name, 2)
@@ -161,7 +163,7 @@ func downgradeButNoUpgrade(t *testing.T, r *rig) {
 	if _, err := writer.Downgrade(bounded(t)); err == nil {
 		t.Error("a writer was downgraded twice")
 	}
-	mustUnlock(t, writer) // does nothing
+	mustUnlock(t, writer) // has no effect
 	mustNotLock(t, two)
 	mustNotLock(t, one)
 	mustUnlock(t, rlock(t, two))

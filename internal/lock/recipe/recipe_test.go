@@ -20,18 +20,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests freeze connections
+	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests freeze connections, and the client would log each failure
 	if addr := os.Getenv(jobVariable); addr != "" {
 		keepJob(addr)
 		return
 	}
 	flag.Parse()
-	_ = flag.Set("test.parallel", "12") // the tests mostly wait for leases to end
+	_ = flag.Set("test.parallel", "12") // many in parallel, because the tests mostly wait for leases to end
 	os.Exit(testenv.Main(m))
 }
 
-// leaseOf returns the lease of a backend's locks if a test cuts their holder off. It is
-// short, so that they are soon free. Redlock gives each server a twentieth of it to answer.
+// leaseOf returns the lease of a backend's locks if a test cuts their holder off. It is short, so
+// that the locks are soon free. Redlock gives each server a twentieth of it to answer.
 func leaseOf(backend string) time.Duration {
 	if backend == "redlock" {
 		return 6 * time.Second
@@ -42,7 +42,7 @@ func leaseOf(backend string) time.Duration {
 // rig is a backend with servers that the tests share.
 type rig struct {
 	backend backends.Entry
-	addrs   []string // of the servers
+	addrs   []string // addresses of the servers
 	local   lock.Locker
 }
 
@@ -71,8 +71,8 @@ func newRig(t *testing.T, name string) *rig {
 	return r
 }
 
-// open returns a new instance with long leases, which a busy machine renews in time. All
-// instances of a backend without servers are one.
+// open returns a new instance with leases that are long enough for a busy machine to renew them.
+// For a backend without servers, it always returns the same instance.
 func (r *rig) open(t *testing.T) lock.Locker {
 	t.Helper()
 	return r.openOn(t, r.addrs, lock.DefaultLease)
@@ -111,7 +111,7 @@ func (r *rig) openOn(t *testing.T, addrs []string, lease time.Duration) lock.Loc
 		l           lock.Locker
 		closeLocker func() error
 	)
-	testenv.AwaitSuccess(t, "the backend is opened", func() (err error) { // a busy server may be too slow for the bounds of a backend
+	testenv.AwaitSuccess(t, "the backend is opened", func() (err error) { // a busy server may be too slow for the timeouts of a backend
 		l, closeLocker, err = r.backend.Open(t.Context(), servers)
 		return err
 	})
@@ -130,7 +130,7 @@ type promise struct {
 	check      func(t *testing.T, r *rig)
 }
 
-// promises of all recipes.
+// promises lists the promises of all recipes.
 var promises = []promise{
 	{name: "AllOrNone", check: allOrNone},
 	{name: "NoDeadlock", check: noDeadlock},
@@ -157,9 +157,9 @@ const (
 	noRows     = "it stores only tokens in the database"
 )
 
-// TestRecipes checks every promise on every backend that can keep it. Without
-// HOLDFAST_TEST_THOROUGH it leaves MariaDB out: its locks differ from those of PostgreSQL
-// only in their statements, which TestConformance of package locktest runs.
+// TestRecipes checks every promise on every backend that can keep it. Unless the run is thorough,
+// it leaves out MariaDB, whose locks differ from those of PostgreSQL only in their statements.
+// TestConformance of package locktest covers these.
 func TestRecipes(t *testing.T) {
 	t.Parallel()
 	for _, name := range backends.Names() {
@@ -208,8 +208,8 @@ func mustTimeOut(t *testing.T, call func(context.Context) error) {
 	}
 }
 
-// TestDocs checks that the tables in docs say which backend makes which promise: first
-// those that every backend makes, then the others with a column for each backend.
+// TestDocs checks that the tables in docs show which backend makes which promise. The first table
+// has the promises of every backend, and the second has a column for each backend.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{"../../../docs/recipes.md", "../../../docs/recipes.zh-CN.md"} {

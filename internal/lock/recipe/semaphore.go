@@ -16,29 +16,30 @@ import (
 // MaxHolders bounds the holders of a semaphore.
 const MaxHolders = 64
 
-// Semaphore lets up to a number of holders, in any process, hold a name at once. Waiters
-// stand by, and take over when a holder unlocks or dies. It has no reentrancy: an owner
-// that asks again takes another slot. It is safe for concurrent use.
+// Semaphore lets up to a number of holders, in any process, hold a name at once. A waiter gets a
+// slot when a holder unlocks or dies. The semaphore has no reentrancy: an owner that acquires it
+// again takes another slot. It is safe for concurrent use.
 //
-// Each holder has one of the locks NAME#1 to NAME#N, the slots. A waiter first takes the
-// lock NAME#queue. So one waiter at a time waits for the slots, for all of them at once,
-// and the others wait in the queue of the backend, in its order. A waiter that dies is
-// replaced when its lock of the queue ends with its lease. The queue only orders the
-// waiters: if its lock is lost, no slot gets a second holder.
+// Each holder has one of the locks NAME#1 to NAME#N, the slots. A waiter first takes the lock
+// NAME#queue. So only one waiter at a time waits for the slots, and it waits for all of them at
+// once. The others wait in the queue of the backend, in its order. A waiter that dies is replaced
+// when its lock of the queue ends with its lease. The queue only orders the waiters: if its lock is
+// lost, no slot gets a second holder.
 //
-// A semaphore with one holder is the lock NAME itself. Its users, and those who take the
-// lock without a semaphore, exclude each other.
+// A semaphore with one holder is the lock NAME itself. Its users, and those who take the lock
+// without a semaphore, exclude each other.
 //
-// All users of a name must agree on the number of holders. If they do not, there are up
-// to the greatest of their numbers, or one more if one of the numbers is 1.
+// All users of a name must use the same number of holders. Otherwise there may be as many holders
+// as the greatest of their numbers, or one more if one of the numbers is 1.
 type Semaphore struct {
 	locker  lock.Locker
 	name    string
 	holders int
 }
 
-// NewSemaphore returns a semaphore with 1 to MaxHolders holders. lock.ErrName: the name, or
-// that of one of its locks, is invalid; with several holders it has at most 249 bytes.
+// NewSemaphore returns a semaphore with 1 to MaxHolders holders. It returns lock.ErrName if the
+// name, or the name of one of its locks, is invalid. With several holders, a name has at most 249
+// bytes.
 func NewSemaphore(l lock.Locker, name string, holders int) (*Semaphore, error) {
 	if holders < 1 || holders > MaxHolders {
 		return nil, fmt.Errorf("a semaphore has 1 to %d holders, not %d", MaxHolders, holders)
@@ -73,7 +74,7 @@ func (s *Slot) Unlock(ctx context.Context) error {
 	return s.Lease.Unlock(ctx)
 }
 
-// Confirm does what lock.Confirmer says.
+// Confirm implements lock.Confirmer.
 func (s *Slot) Confirm(ctx context.Context) (until time.Time, err error) {
 	if c, ok := s.Lease.(lock.Confirmer); ok {
 		return c.Confirm(ctx)
@@ -81,7 +82,7 @@ func (s *Slot) Confirm(ctx context.Context) (until time.Time, err error) {
 	return time.Time{}, errors.ErrUnsupported
 }
 
-// Connection does what lock.Connected says.
+// Connection implements lock.Connected.
 func (s *Slot) Connection() (syscall.RawConn, error) {
 	if c, ok := s.Lease.(lock.Connected); ok {
 		return c.Connection()
@@ -105,7 +106,7 @@ func (s *Semaphore) Acquire(ctx context.Context) (*Slot, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = turn.Unlock(ctx) }() // if it fails, the lock ends with its lease
+	defer func() { _ = turn.Unlock(ctx) }() // if Unlock fails, the lock ends with its lease
 	slot, err := s.TryAcquire(ctx)
 	if errors.Is(err, lock.ErrHeld) {
 		return s.wait(ctx)
@@ -158,8 +159,8 @@ func (s *Semaphore) wait(ctx context.Context) (*Slot, error) {
 	var granted answer
 	for range s.holders {
 		switch a := <-answers; {
-		case a.err != nil: // the wait for this slot has ended
-		case granted.lease != nil: // two at once
+		case a.err != nil: // the wait for this slot has failed
+		case granted.lease != nil: // two slots were granted at once
 			_ = a.lease.Unlock(ctx)
 		default:
 			granted = a
@@ -172,8 +173,8 @@ func (s *Semaphore) wait(ctx context.Context) (*Slot, error) {
 	return s.slot(granted.number, granted.lease), nil
 }
 
-// waitForSlot waits for the slot until ctx ends. If the backend fails, it asks again
-// after a pause: otherwise the waiter would miss the release of this slot.
+// waitForSlot waits for the slot until ctx ends. If the backend fails, it requests the slot again
+// after a pause, so that the waiter does not miss the slot's release.
 func (s *Semaphore) waitForSlot(ctx context.Context, number int) (lock.Lease, error) {
 	for {
 		lease, err := s.locker.Lock(ctx, s.slotName(number))

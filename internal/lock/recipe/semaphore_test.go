@@ -34,8 +34,8 @@ func acquire(t *testing.T, s *recipe.Semaphore) *recipe.Slot {
 	return slot
 }
 
-// atMostN: two instances hold a slot each at once. Of their contenders, who all get a
-// slot, never more than two hold one.
+// atMostN lets two instances hold a slot each. All their contenders must get a slot, and never more
+// than two may hold one.
 func atMostN(t *testing.T, r *rig) {
 	const holders, contenders, grants = 2, 6, 4
 	name := newName()
@@ -63,7 +63,7 @@ func atMostN(t *testing.T, r *rig) {
 				n := now.Add(1)
 				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 				}
-				testenv.Dither() // the work
+				testenv.Dither() // stands for the work
 				now.Add(-1)
 				held[slot.Number].Add(-1)
 				mustUnlock(t, slot)
@@ -76,7 +76,8 @@ func atMostN(t *testing.T, r *rig) {
 	}
 }
 
-// slotsAreNotReentrant: an owner that asks again gets another slot, or must wait.
+// slotsAreNotReentrant checks that an owner that requests a slot again gets another one, or must
+// wait.
 func slotsAreNotReentrant(t *testing.T, r *rig) {
 	for _, holders := range []int{1, 2} {
 		s := semaphore(t, r.open(t), newName(), holders)
@@ -99,7 +100,7 @@ func slotsAreNotReentrant(t *testing.T, r *rig) {
 	}
 }
 
-// abandonedWait: a waiter that gives up leaves no lock behind.
+// abandonedWait checks that a waiter that gives up leaves no lock behind.
 func abandonedWait(t *testing.T, r *rig) {
 	name := newName()
 	one, two := semaphore(t, r.open(t), name, 2), semaphore(t, r.open(t), name, 2)
@@ -116,8 +117,8 @@ func abandonedWait(t *testing.T, r *rig) {
 	mustUnlock(t, second)
 }
 
-// standbyTakesOver: when the network of a holder drops everything, a standby gets its
-// slot after the lease, and the holder learns that it lost it.
+// standbyTakesOver checks what happens when the network of a holder drops all packets. A waiter
+// must get the slot after the lease, and the holder must learn of the loss.
 func standbyTakesOver(t *testing.T, r *rig) {
 	name := newName()
 	broken, wires := r.openOverWires(t)
@@ -143,7 +144,7 @@ func standbyTakesOver(t *testing.T, r *rig) {
 	}
 }
 
-// holdersAreListed: each holder is listed with its process while it holds its slot.
+// holdersAreListed checks that each holder is listed with its process while it holds its slot.
 func holdersAreListed(t *testing.T, r *rig) {
 	name := newName()
 	one, two := semaphore(t, r.open(t), name, 2), semaphore(t, r.open(t), name, 2)
@@ -201,8 +202,8 @@ func TestNumberOfHolders(t *testing.T) {
 	}
 }
 
-// TestNameOfSlots checks that a name which leaves no room for the names of the slots and
-// of the queue is refused at once, and not when the first slots are taken.
+// TestNameOfSlots checks that a name that is too long for the names of the slots and of the queue
+// is refused at once.
 func TestNameOfSlots(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -224,10 +225,10 @@ func TestNameOfSlots(t *testing.T) {
 	}
 }
 
-// confirmExtends: a held slot is confirmed for about a lease. One that is unlocked or
-// taken away is not.
+// confirmExtends checks that a held slot is confirmed for about a lease. A slot that is unlocked or
+// taken away must not be confirmed.
 func confirmExtends(t *testing.T, r *rig) {
-	const lease = 10 * time.Second // all servers accept it
+	const lease = 10 * time.Second // a lease that all servers accept
 	slot := acquire(t, semaphore(t, r.openOn(t, r.addrs, lease), newName(), 1))
 	asked := time.Now()
 	until, err := slot.Confirm(bounded(t))
@@ -243,8 +244,8 @@ func confirmExtends(t *testing.T, r *rig) {
 	}
 }
 
-// allAtOnce is a Locker that grants the slots of a semaphore together: TryLock finds
-// them held, and Lock returns when all of them are asked for.
+// allAtOnce is a Locker that grants the slots of a semaphore together. TryLock finds them held, and
+// Lock returns when all of them are requested.
 type allAtOnce struct {
 	lock.Locker
 	asked *sync.WaitGroup
@@ -302,8 +303,8 @@ func (l failingOnce) Lock(ctx context.Context, name string) (lock.Lease, error) 
 	return l.Locker.Lock(ctx, name)
 }
 
-// TestSlotIsAskedForAgain checks that a waiter whose request for a slot has failed gets
-// that slot when its holder unlocks it.
+// TestSlotIsAskedForAgain checks that a waiter whose request for a slot has failed gets that slot
+// when its holder unlocks it.
 func TestSlotIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

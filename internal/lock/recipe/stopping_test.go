@@ -28,8 +28,8 @@ func onRedis(t *testing.T) (l *redislock.Locker, remove func(key string)) {
 	}
 }
 
-// TestTickOfAProcessThatStops has a run succeed although its process is told to stop
-// meanwhile. Its tick must be recorded, or another process would run the job again.
+// TestTickOfAProcessThatStops lets a run succeed although its process is told to stop meanwhile.
+// Its tick must be recorded, because otherwise another process would run the job again.
 func TestTickOfAProcessThatStops(t *testing.T) {
 	t.Parallel()
 	l, _ := onRedis(t)
@@ -52,9 +52,9 @@ func TestTickOfAProcessThatStops(t *testing.T) {
 	}
 }
 
-// TestLeadershipLostAtUnlock has the leader's work return although the servers no longer
-// have the lock, which the leader learns at Unlock. Another may have led meanwhile, so it
-// must stand again.
+// TestLeadershipLostAtUnlock lets the leader's work return when the servers no longer have the
+// lock, which the leader learns at Unlock. Another process may have led meanwhile, so Lead must try
+// again.
 func TestLeadershipLostAtUnlock(t *testing.T) {
 	t.Parallel()
 	l, remove := onRedis(t)

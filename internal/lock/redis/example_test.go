@@ -19,7 +19,7 @@ var errStale = errors.New("stale fencing token")
 // decides which of them may write.
 type account struct {
 	mu      sync.Mutex
-	fence   uint64 // the greatest token that has read the balance
+	fence   uint64 // greatest token that has read the balance
 	balance int
 }
 
@@ -45,9 +45,8 @@ func (a *account) write(token uint64, balance int) error {
 	return nil
 }
 
-// A holder that pauses for longer than its lease cannot know that another has
-// taken the lock. Its fencing token is stale by then, and the fence refuses its
-// write.
+// A holder that pauses for longer than its lease cannot know that another holder has taken the
+// lock. Its fencing token is stale by then, and the fence refuses its write.
 func Example_fence() {
 	ctx := context.Background()
 	server, err := store.OpenInProcessRedis(ctx)

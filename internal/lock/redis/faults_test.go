@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// faulty is a Locker whose requests to Redis the hook has fail, another one that sees
-// what they have left, and the name of a lock.
+// faulty is a Locker whose requests to Redis a hook can make fail. other is a second Locker that
+// sees the leftovers of the first. name is the name of a lock.
 type faulty struct {
 	t     *testing.T
 	hook  faults.Hook
@@ -34,7 +34,7 @@ func newFaulty(t *testing.T, options Options) faulty {
 		t: t, hook: faults.NewHook(), ours: newLocker(t, client, options),
 		other: newLocker(t, storetest.Redis(t, testenv.Redis(t)), Options{}), name: "faulty-" + uuid.NewString(),
 	}
-	locktest.MustUnlock(t, locktest.MustLock(t, f.other, f.name)) // the server knows the scripts now
+	locktest.MustUnlock(t, locktest.MustLock(t, f.other, f.name)) // the server has the scripts after this
 	client.AddHook(f.hook)
 	return f
 }
@@ -50,8 +50,8 @@ func (f faulty) acquire() *grant {
 	return g.(*grant)
 }
 
-// mustBeFree checks that the lock becomes free long before a lease of 30 s ends, and that
-// nobody is left in its queue.
+// mustBeFree checks that the lock becomes free long before a lease of 30 s ends, and that its queue
+// is empty.
 func (f faulty) mustBeFree() {
 	f.t.Helper()
 	testenv.Await(f.t, "nothing is left in Redis", func() bool {
@@ -68,8 +68,8 @@ func mustBeFault(t *testing.T, what string, err error) {
 	}
 }
 
-// unanswered has the answers to the first requests lost: of one, or also of the one that
-// removes what it has left.
+// unanswered makes the answers to the first requests get lost: that of one request, or also that of
+// its clean-up.
 var unanswered = map[string][]faults.Fault{
 	"request":              {{Kind: faults.Lost, Nth: 1}},
 	"request and clean-up": {{Kind: faults.Lost, Nth: 1}, {Kind: faults.Refused, Nth: 2}},
@@ -118,7 +118,7 @@ func TestUnansweredRequest(t *testing.T) {
 	}
 }
 
-// TestUnreadableAnswer answers a request for a lock with nothing.
+// TestUnreadableAnswer answers a request for a lock with an empty answer.
 func TestUnreadableAnswer(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, Options{})
@@ -168,13 +168,13 @@ func TestHandoverOfLostLock(t *testing.T) {
 	}
 }
 
-// TestUnansweredRenewal has renewals fail: some of a lease, or all of them.
+// TestUnansweredRenewal makes renewals fail: some of a lease, or all of them.
 func TestUnansweredRenewal(t *testing.T) {
 	t.Parallel()
 	const short = 600 * time.Millisecond
 	t.Run("some", func(t *testing.T) {
 		t.Parallel()
-		f := newFaulty(t, Options{Lease: 15 * time.Second}) // it pauses for a thirtieth after a failure
+		f := newFaulty(t, Options{Lease: 15 * time.Second}) // a renewal pauses for a thirtieth of the lease after a failure
 		g := f.acquire()
 		until := g.Until()
 		f.hook.Arm(faults.Fault{Kind: faults.Refused, Nth: 1}, faults.Fault{Kind: faults.Lost, Nth: 2})
@@ -210,7 +210,7 @@ func TestUnansweredRenewal(t *testing.T) {
 		}
 		f.hook.Arm(faults.Fault{Kind: faults.Hung, Nth: 1})
 		held := g.(*grant)
-		go held.runWatchdog() // long before it is due
+		go held.runWatchdog() // long before the renewal is due
 		testenv.Await(t, "a renewal is under way", func() bool {
 			held.mu.Lock()
 			defer held.mu.Unlock()
@@ -223,11 +223,11 @@ func TestUnansweredRenewal(t *testing.T) {
 	})
 }
 
-// TestUnansweredQuestion loses the answers to all that a holder or a job asks. The error
-// says what was asked for.
+// TestUnansweredQuestion loses the answers to all calls of a holder or a job. The error must name
+// the call.
 func TestUnansweredQuestion(t *testing.T) {
 	t.Parallel()
-	const lease = time.Hour // no renewal asks meanwhile
+	const lease = time.Hour // long enough that no renewal is sent meanwhile
 	f := newFaulty(t, Options{Lease: lease})
 	fixed := newLocker(t, f.ours.backend.client, Options{Lease: lease, Fixed: true})
 	held, heldFixed := locktest.MustLock(t, f.ours, f.name), locktest.MustLock(t, fixed, f.name+"-fixed")
@@ -269,7 +269,7 @@ func TestUnansweredQuestion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range mustShow(t, f.other, f.name) {
-		if text != "a text" && text != "lost" { // the second one was listed, and not answered
+		if text != "a text" && text != "lost" { // the second text was listed, but the answer was lost
 			t.Errorf("the text %q is listed", text)
 		}
 	}

@@ -16,16 +16,15 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// mustBeWoken waits until the lock is granted, and unlocks it. A waiter that is not woken is
-// granted it only when a lease has ended, see newLocker.
+// mustBeWoken waits until the lock is granted, and unlocks it. A waiter that is not woken gets it
+// only when a lease has ended, see newLocker.
 func mustBeWoken(t *testing.T, waiting <-chan locktest.Answer) {
 	t.Helper()
 	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 }
 
-// startBehind starts a waiter behind others that are already in the queue. It
-// returns when the waiter sleeps, after two requests: one before its subscription
-// and one after it.
+// startBehind starts a waiter behind others that are already in the queue. It returns when the
+// waiter sleeps, after two requests: one before its subscription and one after it.
 func startBehind(ctx context.Context, t *testing.T, client goredis.UniversalClient, name string) (<-chan locktest.Answer, *requestCounter) {
 	t.Helper()
 	return startBehindWith(ctx, t, newLocker(t, client, Options{}), name)
@@ -60,8 +59,7 @@ func addToQueue(t *testing.T, client goredis.UniversalClient, name string) (inst
 	return instance
 }
 
-// TestACL locks as a user that has only the keys and channels that docs/security.md
-// names.
+// TestACL locks as a user that may use only the keys and channels that docs/security.md names.
 func TestACL(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
@@ -105,7 +103,7 @@ func TestReleaseWithoutWakeChannel(t *testing.T) {
 	}
 	redisson := admin.Subscribe(t.Context(), releaseChannel(name))
 	t.Cleanup(func() { _ = redisson.Close() })
-	if _, err := redisson.Receive(t.Context()); err != nil { // the subscription
+	if _, err := redisson.Receive(t.Context()); err != nil { // reads the confirmation of the subscription
 		t.Fatal(err)
 	}
 	g := newLocker(t, storetest.Redis(t, "redis://locks:secret@"+server.Addr()+"/0"), Options{}).backend.newGrant(name, nil)
@@ -145,8 +143,8 @@ func TestReleaseWakesOneWaiter(t *testing.T) {
 		lease = locktest.MustGrant(t, waiting[i]).Lease
 	}
 	locktest.MustUnlock(t, lease)
-	asks := int64(3)                                                // the last of them when it was woken
-	asks += int64(time.Since(began) / (silentPings * pingInterval)) // a slow machine can seem silent, and is asked again
+	asks := int64(3)                                                // the last request follows the wake-up
+	asks += int64(time.Since(began) / (silentPings * pingInterval)) // a slow machine can seem silent, and the waiter then asks again
 	for i, r := range requests {
 		if n := r.n.Load(); n > asks {
 			t.Errorf("waiter %d asked %d times, want at most %d", i, n, asks)
@@ -163,7 +161,7 @@ func notAsking(ctx context.Context, cmds []goredis.Cmder, run func(context.Conte
 	return run(ctx)
 }
 
-// TestNextWaiterIsWoken has a waiter before ours that does not take the lock.
+// TestNextWaiterIsWoken puts a waiter before ours that does not take the lock.
 func TestNextWaiterIsWoken(t *testing.T) {
 	t.Parallel()
 	url := testenv.Redis(t)
@@ -182,7 +180,7 @@ func TestNextWaiterIsWoken(t *testing.T) {
 		}
 	})
 
-	// The message is received, and nobody asks for the lock.
+	// The message is received, but no request follows.
 	t.Run("stopped", func(t *testing.T) {
 		t.Parallel()
 		name := "next-stopped-" + uuid.NewString()
@@ -234,8 +232,8 @@ func TestNextWaiterIsWoken(t *testing.T) {
 	})
 }
 
-// TestWokenWaiterGoesFirst asks again for a lock that the same instance has just
-// released to a waiter of another, which has not asked yet.
+// TestWokenWaiterGoesFirst requests a lock again that the same instance has just released to a
+// waiter of another instance. That waiter has not requested it yet.
 func TestWokenWaiterGoesFirst(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
@@ -250,17 +248,16 @@ func TestWokenWaiterGoesFirst(t *testing.T) {
 	unlocking := time.Now()
 	locktest.MustUnlock(t, lease)
 	again := locktest.MustLock(t, ours, name)
-	// The slow one never asks, so the lock is granted when its time is over.
+	// The slow waiter never requests the lock, so it is granted when the waiter's time is over.
 	if took := time.Since(unlocking); took < wokenTime {
 		t.Errorf("granted again after %v, want at least %v", took, wokenTime)
 	}
 	locktest.MustUnlock(t, again)
-	locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // nobody was woken this time
+	locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // no waiter was woken this time
 }
 
-// TestPlacesExpire looks at the queue after a request has been refused. The place
-// of a dead waiter must have ended, and so must the waiter's own one, if it has
-// waited for that long.
+// TestPlacesExpire checks the queue after a refused request. The place of a dead waiter must have
+// ended, and so must the waiter's own one, if it has waited that long.
 func TestPlacesExpire(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
@@ -293,8 +290,8 @@ func TestPlacesExpire(t *testing.T) {
 	}
 }
 
-// TestEveryWaiterListensToRedisson has a dead waiter before ours while Redisson holds
-// the lock. Redisson's unlock wakes nobody in the queue.
+// TestEveryWaiterListensToRedisson puts a dead waiter before ours while Redisson holds the lock.
+// Redisson's unlock does not wake the queue.
 func TestEveryWaiterListensToRedisson(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
@@ -325,7 +322,7 @@ func TestQueueIsLost(t *testing.T) {
 				}
 				locktest.MustUnlock(t, lease)
 			} else {
-				server.Restart() // it has no data on disk
+				server.Restart() // the server has no data on disk
 			}
 			timeout, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 			defer cancel()

@@ -1,6 +1,6 @@
-// Package redis locks in Redis: in a single server, in a master with replicas, or
-// in one slot of a cluster. It uses the protocol of Redisson's RLock, so that a
-// Java service and this one exclude each other. These are its keys and channels:
+// Package redis locks in Redis: in a single server, in a master with replicas, or in one slot of a
+// cluster. It uses the protocol of Redisson's RLock, so that a Java service and this one exclude
+// each other. These are its keys and channels:
 //
 //	NAME                              hash: UUID:NUMBER of the holder → 1; expires with the lease
 //	redisson_lock__channel:{NAME}     receives the message 0 at each release
@@ -9,27 +9,25 @@
 //	holdfast_queue:{NAME}             sorted set: UUID:NUMBER of the waiters, by the time of their first refusal
 //	holdfast_wake:UUID                receives the name of a lock for which this instance must ask again
 //
-// The numbers begin with 0, which tells them from the thread IDs of Redisson.
+// The numbers begin with 0, which distinguishes them from the thread IDs of Redisson.
 //
-// Only the first waiter of each process asks Redis. If it is refused, the same
-// script puts it into the queue. A release wakes the first waiter in the queue, by a
-// message to its instance. If that instance no longer listens, the release wakes the
-// next one. A waiter that gives up after it was woken wakes the next. The first
-// waiter also listens to Redisson's channel, and so does every waiter that finds the
-// lock held by Redisson. In a cluster, Redisson uses sharded channels, so there the
-// messages are published and received in both ways.
+// Only the first waiter of each process asks Redis. If it is refused, the same script puts it into
+// the queue. A release wakes the first waiter in the queue, by a message to its instance. If that
+// instance no longer listens, the release wakes the next one. A waiter that gives up after it was
+// woken wakes the next. The first waiter also listens to Redisson's channel, and so does every
+// waiter that finds the lock held by Redisson. In a cluster, Redisson uses sharded channels, so
+// there the messages are published and received in both ways.
 //
-// A message can be lost: its receiver has died, or is cut off. A waiter therefore
-// asks again after two seconds at the latest. A connection on which nothing has
-// arrived for three seconds, not even answers to pings, is replaced. The order of the queue is not a
-// promise: the first request gets a free lock.
+// A message can be lost, because its receiver has died or is cut off. A waiter therefore asks again
+// after two seconds at the latest. A connection on which nothing has arrived for three seconds, not
+// even answers to pings, is replaced. The order of the queue is not a promise: the first request
+// gets a free lock.
 //
-// A Redis that fails over, or restarts without its data, forgets locks that it
-// has granted: two holders then have the same lock until the first lease ends.
-// The fencing token is the greater of the last token plus one and the server's
-// clock in microseconds, so tokens keep rising if only the counter is lost. They
-// fall back if the counter is lost and the clock is also behind: because it is
-// slow, was set back, or belongs to another server after a failover.
+// A Redis that fails over, or restarts without its data, forgets locks that it has granted: two
+// holders then have the same lock until the first lease ends. The fencing token is the greater of
+// the last token plus one and the server's clock in microseconds, so tokens keep rising if only the
+// counter is lost. Tokens fall back only if the counter is lost and the clock is also behind. A
+// clock is behind if it is slow, was set back, or belongs to another server after a failover.
 package redis
 
 import (
@@ -57,14 +55,13 @@ const (
 	callTimeout = 2 * time.Second
 	// latchTTL is how long Redis keeps the answer to a release.
 	latchTTL = 15 * time.Second
-	// placeTTL is how long a waiter keeps its place in the queue, and so how long
-	// the place of a dead waiter stays there at most. A waiter that waits longer
-	// gets a new place, at the end.
+	// placeTTL is how long a waiter keeps its place in the queue. The place of a dead waiter stays
+	// no longer. A waiter that waits longer gets a new place, at the end.
 	placeTTL = time.Minute
 	// maxSleep is how long a waiter sleeps at most before it asks again.
 	maxSleep = 2 * time.Second
-	// tokenTTL is how long Redis keeps a token after its grant. The clock makes
-	// later tokens greater even without it.
+	// tokenTTL is how long Redis keeps a token after its grant. Even after that, the clock makes
+	// later tokens greater.
 	tokenTTL = 24 * time.Hour
 )
 
@@ -73,8 +70,8 @@ type Options struct {
 	// Lease is how long a lock outlives its holder; 0 means lock.DefaultLease. With
 	// less than 10 ms, all requests fail.
 	Lease time.Duration
-	// Fixed leases are not renewed: they end after Lease even if their holder
-	// lives. Other leases are renewed while their holder lives.
+	// Fixed leases are not renewed: they end after Lease even if the holder is alive. Other leases
+	// are renewed while the holder is alive.
 	Fixed bool
 }
 
@@ -112,9 +109,9 @@ type backend struct {
 	client   goredis.UniversalClient
 	lease    time.Duration
 	fixed    bool
-	id       string // of this instance, like the ID of a Redisson client
+	id       string // ID of this instance, like the ID of a Redisson client
 	cluster  bool
-	maxSleep time.Duration // of a waiter
+	maxSleep time.Duration // maximum sleep of a waiter
 	grants   atomic.Int64
 	releases *subscriptions
 
@@ -147,7 +144,7 @@ func tokenKey(name string) string { return lockKey("holdfast_token", name) }
 
 func queueKey(name string) string { return lockKey("holdfast_queue", name) }
 
-// wakePrefix and an instance's ID are the name of the instance's channel.
+// wakePrefix followed by an instance's ID is the name of the instance's channel.
 const wakePrefix = "holdfast_wake:"
 
 func releaseChannel(name string) string { return lockKey("redisson_lock__channel", name) }
@@ -188,17 +185,17 @@ func (b *backend) newGrant(name string, lost func(error)) *grant {
 type grant struct {
 	backend    *backend
 	name       string
-	field      string // of the lock's hash
-	place      int64  // in the queue; 0: none yet
+	field      string // field of the lock's hash
+	place      int64  // place in the queue; 0: none yet
 	lost       func(error)
 	token      uint64 // 0: not granted yet
-	handedOver bool   // received from another grant of this process
+	handedOver bool   // the lock was handed over from another grant of this process
 
 	mu            sync.Mutex
 	until         time.Time // when the lease ends, at the earliest
 	watchdog      *time.Timer
 	stopped       bool
-	cancelRenewal context.CancelFunc // of the last renewal; nil: there was none
+	cancelRenewal context.CancelFunc // cancels the last renewal; nil: the lease was not renewed
 	renewals      sync.WaitGroup
 }
 
@@ -210,10 +207,10 @@ func (g *grant) Until() time.Time {
 	return g.until
 }
 
-// request says how a grant asks for the lock.
+// request holds the details of a grant's request for the lock.
 type request struct {
-	waits bool   // it gets a place in the queue if it is refused
-	from  string // the field of the grant that is handed over; empty: none
+	waits bool   // if the grant is refused, it gets a place in the queue
+	from  string // the field of the grant that is handed over; empty: no grant is handed over
 }
 
 // refusal is the answer to a request for a lock that is held.
@@ -288,8 +285,7 @@ func (g *grant) wait(ctx context.Context, refused refusal) (err error) {
 	return nil
 }
 
-// cleanUp removes what a request that has failed may have left in Redis, and its
-// place in the queue.
+// cleanUp removes the traces of a failed request from Redis, and its place in the queue.
 func (g *grant) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
@@ -307,7 +303,7 @@ func (g *grant) HandOver(ctx context.Context, lost func(error)) (lock.Grant, err
 	next := g.backend.newGrant(g.name, lost)
 	next.handedOver = true
 	switch _, err := next.try(ctx, request{from: g.field}); {
-	case err != nil: // it is unknown which of the two has the lock: next is cleaned up already
+	case err != nil: // it is unknown which of the two grants has the lock, and next is cleaned up already
 		g.cleanUp(ctx)
 		return nil, err
 	case next.token == 0:
@@ -341,7 +337,7 @@ func (g *grant) release(ctx context.Context) (held bool, err error) {
 		return false, fmt.Errorf("release.lua returned %v", answer)
 	}
 	receivers := answer[2]
-	if !g.handedOver { // otherwise the waiters of this process have had their turn
+	if !g.handedOver { // otherwise this process has given its own waiters enough turns
 		receivers = 0
 	}
 	g.backend.releases.noteRelease(channel, g.token, answer[1] == 1, receivers)

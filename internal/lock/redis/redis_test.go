@@ -20,8 +20,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestTokensRise deletes, in several ways, what the server stores of earlier
-// tokens.
+// TestTokensRise deletes, in several ways, the stored data of earlier tokens.
 func TestTokensRise(t *testing.T) {
 	t.Parallel()
 	const name = "rising"
@@ -118,8 +117,7 @@ func TestReentryKeepsToken(t *testing.T) {
 	locktest.MustUnlock(t, next)
 }
 
-// TestWatchdogRenews holds a lock until it has been renewed twice, and looks at it all the
-// time.
+// TestWatchdogRenews holds a lock until it has been renewed twice, and checks it all the time.
 func TestWatchdogRenews(t *testing.T) {
 	t.Parallel()
 	const short = 6 * time.Second
@@ -176,8 +174,8 @@ func TestFixedLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestShortLeaseIsRefused asks for the shortest lease and for shorter ones, and lists a
-// text for as long.
+// TestShortLeaseIsRefused requests the shortest lease and shorter ones, and lists a text with these
+// leases.
 func TestShortLeaseIsRefused(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
@@ -189,7 +187,7 @@ func TestShortLeaseIsRefused(t *testing.T) {
 			continue // Show would panic
 		}
 		if err == nil {
-			_ = lease.Unlock(t.Context()) // it may have expired
+			_ = lease.Unlock(t.Context()) // the lease may have expired
 		}
 		hide, err := l.Show(t.Context(), name, "a text")
 		if (err == nil) != valid {
@@ -201,8 +199,8 @@ func TestShortLeaseIsRefused(t *testing.T) {
 	}
 }
 
-// TestConfirmFixedLease confirms a fixed lease of which the server has less time left
-// than its length. The server must not extend it.
+// TestConfirmFixedLease confirms a fixed lease whose remaining time on the server is shorter than
+// its length. The server must not extend it.
 func TestConfirmFixedLease(t *testing.T) {
 	t.Parallel()
 	const left = 10 * time.Second
@@ -230,13 +228,13 @@ func TestConfirmFixedLease(t *testing.T) {
 	_ = lease.Unlock(t.Context())
 }
 
-// TestLossWithDefaultClient freezes the network of a client without
-// ContextTimeoutEnabled: its calls last for an hour, whatever their context. The
-// loss must be reported when the lease ends all the same.
+// TestLossWithDefaultClient freezes the network of a client without ContextTimeoutEnabled, whose
+// calls last for an hour, whatever their context. The loss must still be reported when the lease
+// ends.
 func TestLossWithDefaultClient(t *testing.T) {
 	t.Parallel()
 	const short = 500 * time.Millisecond
-	wire := testenv.NewWire(t, testenv.OwnRedis(t).Addr()) // other tests cut the connections of the shared server
+	wire := testenv.NewWire(t, testenv.OwnRedis(t).Addr()) // a separate server, because other tests cut the connections of the shared one
 	client := goredis.NewClient(&goredis.Options{Addr: wire.Addr(), ReadTimeout: time.Hour})
 	t.Cleanup(func() { client.Close() })
 	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: short}), "default-"+uuid.NewString())
@@ -269,7 +267,7 @@ func TestLockLostWithItsKey(t *testing.T) {
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrDeleted) {
 		t.Errorf("Unlock of a lost lease: %v, want %v", err, lock.ErrDeleted)
 	}
-	next.mustUnlock(t, name, "1") // neither the watchdog nor Unlock changed its lock
+	next.mustUnlock(t, name, "1") // neither the watchdog nor Unlock has changed the other holder's lock
 }
 
 // acquired returns a grant of the backend. Its watchdog is stopped.
@@ -284,8 +282,8 @@ func acquired(t *testing.T, client goredis.UniversalClient, name string) *grant 
 	return held
 }
 
-// TestReleaseSentTwice sends a release again after another holder has taken the
-// lock. It must get its first answer, and must not free the other's lock.
+// TestReleaseSentTwice sends a release again after another holder has taken the lock. The release
+// must get its first answer, and must not free the other's lock.
 func TestReleaseSentTwice(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
@@ -302,7 +300,7 @@ func TestReleaseSentTwice(t *testing.T) {
 		t.Fatalf("after the second release, HEXISTS of the next holder's field returned %v, %v", held, err)
 	}
 
-	// The release of a lost lock returns the same answer each time, too.
+	// The release of a lost lock also returns the same answer each time.
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
 		t.Fatalf("the lock was not deleted: %v", err)
 	}
@@ -313,8 +311,8 @@ func TestReleaseSentTwice(t *testing.T) {
 	}
 }
 
-// TestAcquireSentTwice sends the same request four times. It must be granted one
-// lock, with one token, that one release frees.
+// TestAcquireSentTwice sends the same request four times. It must be granted one lock with one
+// token, which one release frees.
 func TestAcquireSentTwice(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
@@ -410,7 +408,7 @@ func TestWaiterOutlivesItsConnections(t *testing.T) {
 	holder.mustUnlock(t, name, "1")
 	mustBeWoken(t, waiting)
 
-	// The new connection works: this time nothing is killed.
+	// The new connection works, because nothing is killed this time.
 	holder.mustLock(t, name)
 	waiting = startWaiter(t.Context(), t, waiter, name)
 	holder.mustUnlock(t, name, "1")
@@ -450,14 +448,14 @@ func TestIdleSubscriptionsAreBounded(t *testing.T) {
 			}
 		})
 	}
-	testenv.Await(t, "all waiters have subscribed", func() bool { return channels() == names+1 }) // and to their Locker's own channel
+	testenv.Await(t, "all waiters have subscribed", func() bool { return channels() == names+1 }) // the channels of the locks, and the Locker's own channel
 	for _, lease := range held {
 		locktest.MustUnlock(t, lease)
 	}
 	waiting.Wait()
 	testenv.Await(t, "few channels are subscribed", func() bool { return channels() <= maxIdleChannels+1 })
 
-	// A waiter on a channel that was unsubscribed is woken as well.
+	// A waiter on an unsubscribed channel is woken as well.
 	for _, name := range []string{"idle-0", "idle-199"} {
 		lease := locktest.MustLock(t, holder, name)
 		waiting := startWaiter(t.Context(), t, waiter, name)

@@ -59,14 +59,14 @@ type redisson struct {
 	client  goredis.UniversalClient
 	owner   string // UUID:threadId
 	lease   time.Duration
-	publish string // the command that publishes a release
+	publish string // command that publishes a release
 }
 
 func newRedisson(client goredis.UniversalClient, lease time.Duration) *redisson {
 	return &redisson{client: client, owner: uuid.NewString() + ":1", lease: lease, publish: "publish"}
 }
 
-// lock asks once. If the lock is held it returns the lock's remaining time.
+// lock makes one request. If the lock is held, it returns the lock's remaining time.
 func (r *redisson) lock(ctx context.Context, name string) (granted bool, remaining time.Duration, err error) {
 	answer, err := redissonLock.Run(ctx, r.client, []string{name}, r.lease.Milliseconds(), r.owner).Int64()
 	if errors.Is(err, goredis.Nil) {
@@ -75,9 +75,9 @@ func (r *redisson) lock(ctx context.Context, name string) (granted bool, remaini
 	return false, time.Duration(answer) * time.Millisecond, err
 }
 
-// lockWaiting asks until it is granted the lock, as RedissonLock.lock does: after
-// a refusal it waits for a message or for the end of the remaining time. It
-// returns how many times it was refused.
+// lockWaiting repeats the request until it is granted the lock, as RedissonLock.lock does. After a
+// refusal it waits for a message or for the end of the remaining time. It returns the number of
+// refusals.
 func (r *redisson) lockWaiting(ctx context.Context, name string, messages <-chan *goredis.Message) (refusals int64, err error) {
 	for {
 		granted, remaining, err := r.lock(ctx, name)
@@ -96,8 +96,8 @@ func (r *redisson) lockWaiting(ctx context.Context, name string, messages <-chan
 	}
 }
 
-// unlock returns 1 if it freed the lock, 0 if the lock was entered more than once
-// and is still held, and nil if the lock is not its own.
+// unlock returns 1 if it freed the lock, 0 if the lock was entered more than once and is still
+// held, and nil if another owner holds it.
 func (r *redisson) unlock(ctx context.Context, name string) (answer string, err error) {
 	// Redisson makes a new request ID for every unlock.
 	keys := []string{
@@ -125,7 +125,7 @@ func (r *redisson) mustUnlock(t *testing.T, name, want string) {
 	}
 }
 
-// newLocker returns a Locker whose waiters ask again only if they are woken, or when the
+// newLocker returns a Locker whose waiters repeat their request only if they are woken, or when the
 // holder's lease should have ended.
 func newLocker(t *testing.T, client goredis.UniversalClient, options Options) *Locker {
 	t.Helper()
@@ -134,7 +134,7 @@ func newLocker(t *testing.T, client goredis.UniversalClient, options Options) *L
 	return l
 }
 
-// newImpatient returns a Locker as New returns it, whose waiters ask again after maxSleep.
+// newImpatient returns a Locker like New, whose waiters repeat their request after maxSleep.
 func newImpatient(t *testing.T, client goredis.UniversalClient, options Options) *Locker {
 	t.Helper()
 	options.Lease = cmp.Or(options.Lease, locktest.LongLease)
@@ -145,7 +145,7 @@ func newImpatient(t *testing.T, client goredis.UniversalClient, options Options)
 
 // requestCounter counts the answered requests of one Locker for one lock.
 type requestCounter struct {
-	locker string // the Locker's ID
+	locker string // ID of the Locker
 	name   string
 	n      atomic.Int64
 }
@@ -162,9 +162,9 @@ func (c *requestCounter) around(ctx context.Context, cmds []goredis.Cmder, run f
 	return err
 }
 
-// startWaiter calls Lock for a held lock, and returns when the waiter sleeps. If the
-// waiter has the first place in the queue, it asks once, subscribes and asks again.
-// It asks only once if its Locker has subscribed to both channels before.
+// startWaiter calls Lock for a held lock, and returns when the waiter sleeps. If the waiter has the
+// first place in the queue, it makes a request, subscribes, and makes another. It makes only one
+// request if its Locker has subscribed to both channels before.
 func startWaiter(ctx context.Context, t *testing.T, l *Locker, name string) <-chan locktest.Answer {
 	t.Helper()
 	requests := &requestCounter{locker: l.backend.id, name: name}
@@ -226,7 +226,7 @@ func TestRedissonHolderExcludesOurs(t *testing.T) {
 				locktest.MustWait(t, waiting)
 				foreign.mustUnlock(t, name, "1")
 				granted := locktest.MustGrant(t, waiting)
-				foreign.mustUnlock(t, name, "nil") // the lock is ours now
+				foreign.mustUnlock(t, name, "nil") // our Locker has the lock now
 				locktest.MustUnlock(t, granted.Lease)
 				foreign.mustLock(t, name)
 				foreign.mustUnlock(t, name, "1")
@@ -295,11 +295,11 @@ func TestRedissonLockExpires(t *testing.T) {
 	ours := newLocker(t, client, Options{})
 	began := time.Now()
 	dead.mustLock(t, name)
-	lease := locktest.MustLock(t, ours, name) // nothing else wakes it
+	lease := locktest.MustLock(t, ours, name) // only the end of the lease wakes the waiter
 	if took := time.Since(began); took < 690*time.Millisecond {
 		t.Errorf("granted after %v, before the lease of 700 ms ended", took)
 	}
-	dead.mustUnlock(t, name, "nil") // its lock has expired
+	dead.mustUnlock(t, name, "nil") // the lock of the dead instance has expired
 	locktest.MustUnlock(t, lease)
 }
 
@@ -324,12 +324,12 @@ func TestRedissonLockWithoutExpiry(t *testing.T) {
 // contention is a critical section that Redisson and our Lockers contend for.
 type contention struct {
 	t      *testing.T
-	name   string // of the lock
+	name   string // name of the lock
 	rounds int    // grants to each contender
 
 	inside   atomic.Int64
-	refusals atomic.Int64 // of Redisson
-	tokens   sync.Map     // of our leases
+	refusals atomic.Int64 // refusals of Redisson
+	tokens   sync.Map     // tokens of our leases
 }
 
 // enter is the critical section.
@@ -337,7 +337,7 @@ func (c *contention) enter(grants *atomic.Int64) {
 	if n := c.inside.Add(1); n != 1 {
 		c.t.Errorf("%d hold the lock at once", n)
 	}
-	testenv.Dither() // the section's work, during which another must not enter
+	testenv.Dither() // stands for the section's work, during which no other may enter
 	grants.Add(1)
 	c.inside.Add(-1)
 }
@@ -380,8 +380,8 @@ func (c *contention) ours(ctx context.Context, l *Locker, grants *atomic.Int64) 
 	return nil
 }
 
-// TestRedissonAndOursContend has eight instances of Redisson and eight of ours
-// enter one critical section.
+// TestRedissonAndOursContend lets eight instances of Redisson and eight of ours enter one critical
+// section.
 func TestRedissonAndOursContend(t *testing.T) {
 	t.Parallel()
 	const contenders, rounds = 8, 5

@@ -21,9 +21,9 @@ var (
 
 func shownKey(name string) string { return lockKey("holdfast_holders", name) }
 
-// Show lists text under the name, beside the texts of other processes, until hide is
-// called. It lists the text again three times within a lease, so that it disappears as
-// the lock of a dead process does. A lease of less than 10 ms is refused.
+// Show lists text under the name, beside the texts of other processes, until hide is called. It
+// renews the text three times within a lease, so the text disappears as the lock of a dead process
+// does. A lease of less than 10 ms is refused.
 func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context.Context), err error) {
 	b, id := l.backend, uuid.NewString()
 	if err := b.checkLease(); err != nil {
@@ -45,7 +45,7 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 		for {
 			select {
 			case <-tick.C:
-				_ = show(showing) // the next one may succeed
+				_ = show(showing) // the next call may succeed
 			case <-showing.Done():
 				return
 			}
@@ -56,7 +56,7 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 		again.Wait()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
-		_ = b.client.HDel(ctx, shownKey(name), id).Err() // otherwise it expires
+		_ = b.client.HDel(ctx, shownKey(name), id).Err() // if the deletion fails, the text expires
 	}, nil
 }
 

@@ -20,35 +20,34 @@ const (
 	sendTimeout = time.Second
 	// pingInterval is the time between two pings on a connection.
 	pingInterval = time.Second
-	// silentPings is how many ping intervals a connection may receive nothing. Then
-	// it is replaced. go-redis pings too, but misses no answer: it never notices that
-	// a connection has no peer any more unless TCP says so.
+	// silentPings is how many ping intervals a connection may receive nothing. Then it is replaced.
+	// go-redis pings too, but does not check for answers: it notices a dead peer only if TCP
+	// reports it.
 	silentPings = 3
 	// reconnectPause is the pause after a connection has failed.
 	reconnectPause = 100 * time.Millisecond
 )
 
-// subscriptions receives the messages that wake the waiters of a Locker. Messages
-// for all locks arrive on the Locker's own channel. Redisson has a channel for each
-// lock. One connection receives both. In a cluster, each lock whose sharded channel
-// is subscribed has another connection, to the node with its slot.
+// subscriptions receives the messages that wake the waiters of a Locker. Messages for all locks
+// arrive on the Locker's own channel. Redisson has a channel for each lock. One connection receives
+// both. In a cluster, each lock with a subscribed sharded channel has another connection, to the
+// node with its slot.
 //
-// Each connection has a goroutine that sends and one that receives. So no caller waits
-// for a slow server while it holds the mutex, and no server delays the messages of
-// another.
+// Each connection has a goroutine that sends and one that receives. So no caller waits for a slow
+// server while it holds the mutex, and no server delays the messages of another.
 type subscriptions struct {
 	client       goredis.UniversalClient
 	own          string // the Locker's own channel
 	cluster      bool
 	pingInterval time.Duration
-	changed      chan struct{} // has a value if wanted has one
+	changed      chan struct{} // has a value if wanted has changed
 
 	mu        sync.Mutex
 	pubsub    *goredis.PubSub // nil until the first wait
 	wanted    map[string]bool // the channels of pubsub that must be subscribed, or else unsubscribed
 	ready     bool            // the Locker's own channel has been subscribed
 	byChannel map[string]*subscription
-	idle      list.List // of *subscription that no caller waits on, the longest idle first
+	idle      list.List // subscriptions without waiting callers, the longest idle first
 	closed    bool
 	done      sync.WaitGroup
 }
@@ -56,16 +55,16 @@ type subscriptions struct {
 // subscription receives the messages for one lock.
 type subscription struct {
 	owner   *subscriptions
-	channel string // Redisson's
+	channel string // Redisson's channel for the lock
 	// notified has a value if the waiter must ask again: a message has arrived,
 	// or may have been missed.
 	notified chan struct{}
-	fresh    bool // messages from before it existed may have been missed
+	fresh    bool // the subscription is new: earlier messages may have been missed
 	waiters  int
 	idle     *list.Element // nil while callers wait
 	yield    yield
-	listens  bool            // to Redisson's channel
-	sharded  *goredis.PubSub // to Redisson's channel in a cluster, beside the other; nil: none
+	listens  bool            // the subscription includes Redisson's channel
+	sharded  *goredis.PubSub // connection to Redisson's sharded channel in a cluster; nil: none
 }
 
 func newSubscriptions(client goredis.UniversalClient, own string, cluster bool) *subscriptions {
@@ -116,7 +115,7 @@ func (s *subscription) listen(foreign bool) {
 	}
 	switch {
 	case ss.pubsub == nil:
-		ss.pubsub = ss.client.Subscribe(context.Background()) // without a channel it does not connect
+		ss.pubsub = ss.client.Subscribe(context.Background()) // without a channel the subscription does not connect
 		ss.run(ss.pubsub, ss.changed, ss.update)
 	case s.fresh && !foreign:
 		s.notify()
@@ -131,7 +130,7 @@ func (s *subscription) subscribe() {
 	if !s.owner.cluster {
 		return
 	}
-	sharded := s.owner.client.SSubscribe(context.Background()) // without a channel it does not connect
+	sharded := s.owner.client.SSubscribe(context.Background()) // without a channel the subscription does not connect
 	s.sharded = sharded
 	s.owner.run(sharded, nil, func(ctx context.Context) {
 		again(func() error { return sharded.SSubscribe(ctx, s.channel) })
@@ -145,12 +144,11 @@ func (s *subscription) unsubscribe() {
 	s.owner.want(s.channel, false)
 	if sharded := s.sharded; sharded != nil {
 		s.sharded = nil
-		s.owner.done.Go(func() { _ = sharded.Close() }) // which waits until sharded has connected
+		s.owner.done.Go(func() { _ = sharded.Close() }) // Close waits until sharded has connected
 	}
 }
 
-// want has update subscribe to the channel, or unsubscribe from it. The caller holds
-// the mutex.
+// want makes update subscribe to the channel, or unsubscribe from it. The caller holds the mutex.
 func (ss *subscriptions) want(channel string, subscribed bool) {
 	ss.wanted[channel] = subscribed
 	select {
@@ -159,8 +157,8 @@ func (ss *subscriptions) want(channel string, subscribed bool) {
 	}
 }
 
-// moved replaces the connection to a sharded channel: its slot has another node now. It
-// does nothing if the connection is not in use any more.
+// moved replaces the connection to a sharded channel after its slot has moved to another node. It
+// does nothing if the connection is no longer in use.
 func (ss *subscriptions) moved(pubsub *goredis.PubSub) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -177,7 +175,7 @@ func (ss *subscriptions) moved(pubsub *goredis.PubSub) {
 // again at once, and subscribed to all channels but those of the failed call.
 func again(subscribe func() error) {
 	if subscribe() != nil {
-		_ = subscribe() // it now counts among all channels, if go-redis must connect again
+		_ = subscribe() // the channel is now among all channels, if go-redis must connect again
 	}
 }
 
@@ -198,7 +196,7 @@ func (ss *subscriptions) update(ctx context.Context) {
 		}
 	}
 	if wanted[ss.own] {
-		added = append(added, ss.own) // the last one, see subscribed
+		added = append(added, ss.own) // the last channel, see subscribed
 	}
 	if len(added) > 0 {
 		again(func() error { return ss.pubsub.Subscribe(ctx, added...) })
@@ -257,7 +255,7 @@ func (ss *subscriptions) receive(pubsub *goredis.PubSub) {
 			switch m.Kind {
 			case "subscribe", "ssubscribe":
 				ss.subscribed(m.Channel)
-			case "sunsubscribe": // by the server, which has given the slot away
+			case "sunsubscribe": // the server has given the slot away
 				ss.moved(pubsub)
 			}
 		case *goredis.Message:
@@ -279,8 +277,8 @@ func receiveOne(pubsub *goredis.PubSub, timeout time.Duration) (any, error) {
 	return pubsub.Receive(ctx)
 }
 
-// subscribed notifies those that may have missed a message on the channel. The first
-// call that subscribes names the Locker's own channel last.
+// subscribed notifies the waiters that may have missed a message on the channel. Every first call
+// of subscribe names the Locker's own channel last.
 func (ss *subscriptions) subscribed(channel string) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -295,7 +293,7 @@ func (ss *subscriptions) subscribed(channel string) {
 	}
 }
 
-// wake notifies the waiter of a release after which it is the next.
+// wake notifies the waiter that is next after a release.
 func (ss *subscriptions) wake(channel string) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -313,21 +311,20 @@ func (ss *subscriptions) notify(channel string) {
 	}
 }
 
-// wokenTime is how long a process leaves a free lock to the waiter that it has woken.
-// Its own next waiter could otherwise ask before that one does.
+// wokenTime is how long a process leaves a free lock to a waiter that it has woken in another
+// process. Otherwise its own next waiter could request the lock first.
 //
-// foreignTime is how long it leaves the lock to the subscribers of Redisson's
-// channel, if it has handed the lock over within itself before. It is short, because
-// the subscribers may be idle.
+// foreignTime is how long it leaves the lock to the subscribers of Redisson's channel, after it has
+// handed the lock over within itself. It is short, because the subscribers may be idle.
 const (
 	wokenTime   = 100 * time.Millisecond
 	foreignTime = time.Millisecond
 )
 
-// yield makes a process leave a free lock to others until a time, or until one of
-// them has had a later grant. The zero value does not.
+// yield makes a process leave a free lock to other processes until a time, or until one of them has
+// had a later grant. The zero value does not yield.
 type yield struct {
-	token uint64 // of the grant that this process has released
+	token uint64 // token of the grant that this process has released
 	until time.Time
 }
 
@@ -338,7 +335,7 @@ func (ss *subscriptions) noteRelease(channel string, token uint64, woken bool, r
 	defer ss.mu.Unlock()
 	s := ss.byChannel[channel]
 	if s != nil && s.listens {
-		receivers-- // one of them is this process
+		receivers-- // this process is one of the receivers
 	}
 	left := foreignTime
 	switch {
@@ -354,7 +351,7 @@ func (ss *subscriptions) noteRelease(channel string, token uint64, woken bool, r
 	s.yield = yield{token, time.Now().Add(left)}
 }
 
-// yield returns the yield of a waiter that is about to ask. It drops an earlier
+// yield returns the yield of a waiter that is about to request the lock. It drops an earlier
 // notification, which the waiter no longer needs.
 func (ss *subscriptions) yield(channel string) yield {
 	ss.mu.Lock()

@@ -19,9 +19,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestSilentConnection has the connection of the subscription swallow everything in
-// both directions, as if the peer had vanished. Another connection must replace it. Both
-// are subscribed then, because the server does not know that the first one is gone.
+// TestSilentConnection makes the connection of the subscription drop everything in both directions,
+// as if the peer had vanished. Another connection must replace it. Both are then subscribed,
+// because the server does not know that the first one is dead.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	name := "silent-" + uuid.NewString()
@@ -30,7 +30,7 @@ func TestSilentConnection(t *testing.T) {
 	wire := testenv.NewWire(t, server.Addr())
 	var (
 		overWire atomic.Bool
-		dialled  atomic.Int64 // over the wire
+		dialled  atomic.Int64 // number of connections over the wire
 	)
 	options, err := goredis.ParseURL(serverURL)
 	if err != nil {
@@ -53,7 +53,7 @@ func TestSilentConnection(t *testing.T) {
 		return admin.PubSubNumSub(t.Context(), own).Val()[own]
 	}
 
-	if err := client.Ping(t.Context()).Err(); err != nil { // its connection does not use the wire
+	if err := client.Ping(t.Context()).Err(); err != nil { // this connection does not use the wire
 		t.Fatal(err)
 	}
 	lease := locktest.MustLock(t, holder, name)
@@ -76,8 +76,8 @@ func TestSilentConnection(t *testing.T) {
 	mustBeWoken(t, waiting)
 }
 
-// TestNodeThatDoesNotAnswer has a node of a cluster accept no connection. A waiter that
-// subscribes there must not delay one that uses another node.
+// TestNodeThatDoesNotAnswer makes a node of a cluster accept no connection. A waiter that
+// subscribes there must not delay a waiter that uses another node.
 func TestNodeThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	admin := storetest.Redis(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
@@ -116,7 +116,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	foreign := newRedisson(admin, locktest.LongLease)
 	foreign.mustLock(t, slowName)
 	foreign.mustLock(t, name)
-	locktest.MustBeHeld(t, waiter, slowName) // its connection is used again
+	locktest.MustBeHeld(t, waiter, slowName) // the same connection is used again
 	waiting := startWaiter(t.Context(), t, waiter, name)
 	addr := node(slowName)
 	slow.Store(&addr)
@@ -133,8 +133,8 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	foreign.mustUnlock(t, slowName, "1")
 }
 
-// TestSlotMoves moves the slot of a lock that Redisson holds to another node while our
-// waiter listens to Redisson's sharded channel. It must listen at the other node then.
+// TestSlotMoves moves the slot of a lock that Redisson holds to another node while our waiter
+// listens to Redisson's sharded channel. The waiter must then listen at the other node.
 func TestSlotMoves(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
@@ -153,8 +153,8 @@ func TestSlotMoves(t *testing.T) {
 	mustBeWoken(t, waiting)
 }
 
-// TestSlotHasMoved moves the slot of a lock before a waiter listens there whose client
-// does not know it yet.
+// TestSlotHasMoved moves the slot of a lock before a waiter listens there. The waiter's client has
+// not noticed the move yet.
 func TestSlotHasMoved(t *testing.T) {
 	t.Parallel()
 	admin := storetest.Redis(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)
@@ -171,7 +171,7 @@ func TestSlotHasMoved(t *testing.T) {
 	}
 	client := goredis.NewClusterClient(&options)
 	t.Cleanup(func() { client.Close() })
-	if err := client.Ping(t.Context()).Err(); err != nil { // it knows the nodes now
+	if err := client.Ping(t.Context()).Err(); err != nil { // the client now knows the nodes
 		t.Fatal(err)
 	}
 	to, channel := moveSlot(t, admin, name), releaseChannel(name)
@@ -185,7 +185,7 @@ func TestSlotHasMoved(t *testing.T) {
 	})
 }
 
-// moveSlot moves the slot of the key to another node, and returns that one.
+// moveSlot moves the slot of the key to another node, and returns that node.
 func moveSlot(t *testing.T, client *goredis.ClusterClient, key string) (to *goredis.Client) {
 	t.Helper()
 	ctx := t.Context()
@@ -222,7 +222,7 @@ func moveSlot(t *testing.T, client *goredis.ClusterClient, key string) (to *gore
 	return to
 }
 
-// telling is a connection that calls tell before it writes the text. It breaks if tell
+// telling is a connection that calls tell before it writes the text. The connection breaks if tell
 // returns an error.
 type telling struct {
 	net.Conn
@@ -266,7 +266,7 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	defer ss.close()
 	first, second := ss.wait(releaseChannel(uuid.NewString())), ss.wait(channel)
 	first.listen(true)
-	<-first.notified // it is subscribed
+	<-first.notified // the first waiter is subscribed
 	second.listen(true)
 	admin := storetest.Redis(t, serverURL)
 	testenv.Await(t, "the second channel is subscribed", func() bool {
@@ -274,7 +274,7 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	})
 }
 
-// TestServerIsGone has a server accept no connection for ten seconds.
+// TestServerIsGone makes a server accept no connection for ten seconds.
 func TestServerIsGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestServerIsGone(t *testing.T) {
 		defer client.Close()
 		ss := newSubscriptions(client, wakePrefix+"gone", false)
 		ss.wait("a").listen(true)
-		time.Sleep(10 * time.Second) // in the test's own time
+		time.Sleep(10 * time.Second) // ten seconds of the bubble's time
 		ss.close()
 		if n := dialled.Load(); n < 10 || n > 300 {
 			t.Errorf("%d attempts to connect in 10 s", n)
@@ -296,9 +296,9 @@ func TestServerIsGone(t *testing.T) {
 	})
 }
 
-// TestSubscriptionIsRefused has the server refuse a subscription to a sharded channel, as
-// it does to a user without the permission. The connection must be kept: another one
-// would be refused, too.
+// TestSubscriptionIsRefused makes the server refuse a subscription to a sharded channel, as it does
+// for a user without the permission. The connection must be kept, because another one would be
+// refused too.
 func TestSubscriptionIsRefused(t *testing.T) {
 	t.Parallel()
 	admin := storetest.Redis(t, testenv.RedisCluster(t)).(*goredis.ClusterClient)

@@ -17,8 +17,8 @@ var (
 
 func tickKey(job string) string { return lockKey("holdfast_tick", job) }
 
-// LastTick returns the last tick that was recorded for the job; 0 if there is none. A
-// Redis that has lost its data has lost the ticks.
+// LastTick returns the last recorded tick of the job, or 0 if there is none. A Redis that has lost
+// its data has also lost the ticks.
 func (l *Locker) LastTick(ctx context.Context, job string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -32,7 +32,7 @@ func (l *Locker) LastTick(ctx context.Context, job string) (int64, error) {
 	return tick, nil
 }
 
-// RecordTick records the tick unless it or a later one is recorded.
+// RecordTick records the tick unless the same tick or a later one is recorded.
 func (l *Locker) RecordTick(ctx context.Context, job string, tick int64) (recorded bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

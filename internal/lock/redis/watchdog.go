@@ -64,7 +64,7 @@ func (g *grant) renew(ctx context.Context) error {
 		renewed, err := g.requestRenewal(call)
 		cancelCall()
 		switch {
-		case !time.Now().Before(until): // even if this call has renewed it: the holder knows that it has ended
+		case !time.Now().Before(until): // return ErrExpired even if this call has renewed the lease, because the holder has seen it end
 		case err == nil:
 			g.mu.Lock()
 			g.until = renewed
@@ -78,8 +78,8 @@ func (g *grant) renew(ctx context.Context) error {
 	return lock.ErrExpired
 }
 
-// requestRenewal renews the lease once, and returns its new end. lock.ErrDeleted: the lock
-// is not held any more.
+// requestRenewal renews the lease once, and returns its new end. It returns lock.ErrDeleted if the
+// lock is no longer held.
 func (g *grant) requestRenewal(ctx context.Context) (until time.Time, err error) {
 	asked := time.Now()
 	held, err := renewScript.Run(ctx, g.backend.client, []string{g.name}, g.field, g.backend.lease.Milliseconds()).Bool()

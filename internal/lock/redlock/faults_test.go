@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// faulty returns a Locker whose requests to the servers the hooks have fail.
+// faulty returns a Locker, and the hooks that can make its requests to the servers fail.
 func (s *servers) faulty(lease time.Duration) (l *Locker, hooks [3]faults.Hook) {
 	s.t.Helper()
 	var clients []goredis9.UniversalClient
@@ -37,12 +37,12 @@ func (s *servers) faulty(lease time.Duration) (l *Locker, hooks [3]faults.Hook) 
 }
 
 // TestUnansweredRequests loses the answers of a majority to the requests for a lock, to a
-// confirmation and to a release, and what the clean-up asks.
+// confirmation, to a release, and to the clean-up.
 func TestUnansweredRequests(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
 	l, hooks := s.faulty(lock.DefaultLease)
-	locktest.MustUnlock(t, locktest.MustLock(t, l, "a")) // the clients are connected now
+	locktest.MustUnlock(t, locktest.MustLock(t, l, "a")) // the clients are connected after this
 	arm := func(faulty ...faults.Fault) {
 		for _, h := range hooks[:2] {
 			h.Arm(faulty...)
@@ -80,7 +80,7 @@ func TestUnansweredRequests(t *testing.T) {
 	if err := s.clients[1].Del(t.Context(), "a").Err(); err != nil {
 		t.Fatal(err)
 	}
-	hooks[0].Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: 2}) // so one has the lock, and another may have it
+	hooks[0].Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: 2}) // so one server has the lock, and another may have it
 	if _, err := lease.(lock.Confirmer).Confirm(t.Context()); err == nil || errors.Is(err, lock.ErrLost) {
 		t.Errorf("Confirm by one of two servers that answer: %v", err)
 	}
@@ -95,11 +95,11 @@ func TestUnansweredRequests(t *testing.T) {
 	mustBeFree("Unlock")
 }
 
-// TestUnansweredRenewals lets renewals fail: the first ones, or all of them.
+// TestUnansweredRenewals makes renewals fail: the first ones, or all of them.
 func TestUnansweredRenewals(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
-	l, hooks := s.faulty(15 * time.Second) // it pauses for a thirtieth after a failure
+	l, hooks := s.faulty(15 * time.Second) // a renewal pauses for a thirtieth of the lease after a failure
 	for _, times := range []int{2, faults.Always} {
 		lost := make(chan error, 1)
 		acquired, err := l.backend.Acquire(t.Context(), "a", true, func(reason error) { lost <- reason })
@@ -125,12 +125,12 @@ func TestUnansweredRenewals(t *testing.T) {
 		for _, h := range hooks {
 			h.Disarm()
 		}
-		_ = g.Release(t.Context()) // it has expired, or not
+		_ = g.Release(t.Context()) // the lock may have expired or not
 	}
 }
 
-// TestReleaseDuringRenewal releases a lock whose renewal has no answer yet. That it fails
-// then is no loss.
+// TestReleaseDuringRenewal releases a lock whose renewal has no answer yet. A failure of that
+// renewal is not a loss.
 func TestReleaseDuringRenewal(t *testing.T) {
 	t.Parallel()
 	const lease = 6 * time.Second
@@ -161,7 +161,7 @@ func TestReleaseDuringRenewal(t *testing.T) {
 	}
 }
 
-// TestEndedContext asks on a context that has ended, or that ends while the lock is held.
+// TestEndedContext makes requests on a context that has ended, or that ends while the lock is held.
 func TestEndedContext(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
@@ -193,7 +193,8 @@ func TestEndedContext(t *testing.T) {
 	}
 }
 
-// TestEndOfAPause ends the context of a waiter while it pauses. It must not ask again.
+// TestEndOfAPause ends the context of a waiter while the waiter pauses. It must not make another
+// request.
 func TestEndOfAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,7 +221,7 @@ func TestEndOfAPause(t *testing.T) {
 		defer l.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		waiting := locktest.LockAsync(ctx, l, "a")
-		synctest.Wait() // it pauses
+		synctest.Wait() // until the waiter pauses
 		before := asked.Load()
 		cancel()
 		if a := <-waiting; !errors.Is(a.Err, context.Canceled) {
@@ -232,7 +233,7 @@ func TestEndOfAPause(t *testing.T) {
 	})
 }
 
-// TestCheckAddress checks addresses, most of them invalid.
+// TestCheckAddress checks valid and invalid addresses.
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	for text, valid := range map[string]bool{

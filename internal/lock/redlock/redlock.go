@@ -1,15 +1,13 @@
-// Package redlock locks in several independent Redis servers at once, with the
-// library redsync. The holder of a lock is the one that has it in a majority of
-// the servers. See
+// Package redlock locks in several independent Redis servers at once, with the library redsync. The
+// holder of a lock is the one that has it in a majority of the servers. See
 // https://redis.io/docs/latest/develop/use/patterns/distributed-locks/.
 //
-// A minority of the servers may fail. Without a majority no lock is granted. The
-// algorithm has no fencing token, so a holder that outlives its lease cannot be
-// told from the next holder. Work that must not be done twice needs another
-// backend.
+// A minority of the servers may fail. Without a majority no lock is granted. The algorithm has no
+// fencing token, so a holder that outlives its lease cannot be told from the next holder. Work that
+// must not be done twice needs another backend.
 //
-// A release is not announced. The first waiter of each process asks again every 20
-// to 80 ms. Processes are granted a lock in no particular order.
+// Waiters are not notified of a release: the first waiter of each process asks again every 20 to 80
+// ms. Processes get a lock in no particular order.
 package redlock
 
 import (
@@ -36,7 +34,7 @@ const (
 	renewalsPerLease = 3
 	// minPause and maxPause bound the pause before a waiter asks again.
 	minPause, maxPause = 20 * time.Millisecond, 80 * time.Millisecond
-	// cleanUpTimeout bounds deleting what a failed request may have left.
+	// cleanUpTimeout bounds deleting the traces of a failed request.
 	cleanUpTimeout = 2 * time.Second
 )
 
@@ -114,7 +112,7 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 		}
 		if unanswered(err) >= b.quorum {
 			b.cleanUp(ctx, mutex)
-			return nil, fmt.Errorf("a majority of the servers does not answer: %v", err) // not %w: a timeout of a server is not one of ctx
+			return nil, fmt.Errorf("a majority of the servers does not answer: %v", err) // not %w: the timeout of a server is not that of ctx
 		}
 		if !wait {
 			return nil, lock.ErrHeld
@@ -125,7 +123,7 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	}
 }
 
-// cleanUp deletes what a failed request may have left.
+// cleanUp deletes the traces of a failed request.
 func (b *backend) cleanUp(ctx context.Context, mutex *redsync.Mutex) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
@@ -213,7 +211,7 @@ func (g *grant) renew(ctx context.Context) bool {
 	for {
 		renewed, _ := g.mutex.ExtendContext(ctx)
 		if !time.Now().Before(until) {
-			return false // even if this call has renewed it: the holder knows that it has ended
+			return false // stop even if this call has renewed the lease, because the holder has seen it end
 		}
 		if renewed {
 			g.mu.Lock()

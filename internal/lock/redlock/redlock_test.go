@@ -78,8 +78,8 @@ func (s *servers) holding(name string) (n int64) {
 	return n
 }
 
-// mustLockSoon takes the lock although its lease is so short that a busy machine may answer
-// too late.
+// mustLockSoon takes the lock although its lease is so short that a busy machine may answer too
+// late.
 func mustLockSoon(t *testing.T, l lock.Locker, name string) lock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
@@ -95,14 +95,13 @@ func mustLockSoon(t *testing.T, l lock.Locker, name string) lock.Lease {
 	}
 }
 
-// mustExclude checks that a lock held by one is granted to other only after its
-// release.
+// mustExclude checks that other gets a lock that one holds only after one has released it.
 func mustExclude(t *testing.T, one, other lock.Locker, name string) {
 	t.Helper()
 	lease := locktest.MustLock(t, one, name)
 	locktest.MustBeHeld(t, other, name)
 	waiting := locktest.LockAsync(t.Context(), other, name)
-	locktest.MustWait(t, waiting) // in which it asks a few times
+	locktest.MustWait(t, waiting) // long enough for a few requests
 	locktest.MustUnlock(t, lease)
 	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 }
@@ -136,7 +135,7 @@ func TestMinorityKilled(t *testing.T) {
 				if n := inside.Add(1); n != 1 {
 					t.Errorf("%d hold the lock at once", n)
 				}
-				testenv.Dither() // the work, during which another must not enter
+				testenv.Dither() // stands for the holder's work, during which nobody else may hold the lock
 				grants.Add(1)
 				inside.Add(-1)
 				if err := lease.Unlock(ctx); err != nil {
@@ -151,8 +150,8 @@ func TestMinorityKilled(t *testing.T) {
 	}
 }
 
-// mustFail checks that Lock and TryLock fail, with an error that does not say that
-// the lock is held or that the caller's time is up.
+// mustFail checks that Lock and TryLock fail, with an error that does not say that the lock is held
+// or that the caller's time is over.
 func mustFail(t *testing.T, l lock.Locker, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
@@ -186,7 +185,7 @@ func TestMajorityKilled(t *testing.T) {
 func TestMajorityFrozen(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
-	l := s.locker(2 * time.Second) // with this lease the library waits 100 ms for an answer
+	l := s.locker(2 * time.Second) // with this lease, the library waits 100 ms for an answer
 	for _, server := range s.servers[:2] {
 		server.Stop()
 		defer server.Cont()
@@ -266,8 +265,8 @@ func TestCancelledRequestLeavesNothing(t *testing.T) {
 		t.Error("every request was granted before it was cancelled")
 	}
 
-	// The cancellation comes while two servers have the request but cannot answer.
-	// They answer afterwards, so the request may still be granted.
+	// The cancellation comes while two servers have the request but cannot answer. They answer
+	// afterwards, so the request may still be granted.
 	stopTwo := func() { s.servers[0].Stop(); s.servers[1].Stop() }
 	continueTwo := func() { s.servers[0].Cont(); s.servers[1].Cont() }
 	thirdHas := func(name string, want int64) func() bool {
@@ -308,7 +307,7 @@ func TestCancelledRequestLeavesNothing(t *testing.T) {
 
 func TestNumberOfServers(t *testing.T) {
 	t.Parallel()
-	client := goredis9.NewClient(&goredis9.Options{Addr: "127.0.0.1:1"}) // New sends nothing
+	client := goredis9.NewClient(&goredis9.Options{Addr: "127.0.0.1:1"}) // New sends no request
 	defer client.Close()
 	for n := range 8 {
 		clients := make([]goredis9.UniversalClient, n)
@@ -354,7 +353,7 @@ func TestMajorityEmptied(t *testing.T) {
 	locktest.MustBeLost(t, lease)
 	testenv.Await(t, "the third server's key has expired", func() bool { return s.holding("flushed") == 0 })
 	next := locktest.MustLock(t, other, "flushed")
-	servers := s.holding("flushed") // two or three: the library does not wait for a slow third
+	servers := s.holding("flushed") // the number is two or three, because the library does not wait for a slow third server
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}
@@ -370,9 +369,9 @@ func TestMajorityEmptied(t *testing.T) {
 	}
 }
 
-// TestLossWithDefaultClients freezes the network of clients without
-// ContextTimeoutEnabled: their calls last for an hour, whatever their context. The
-// loss must be reported when the lease ends all the same.
+// TestLossWithDefaultClients freezes the network of clients without ContextTimeoutEnabled, whose
+// calls last for an hour, whatever their context. The loss must still be reported when the lease
+// ends.
 func TestLossWithDefaultClients(t *testing.T) {
 	t.Parallel()
 	var (
@@ -445,7 +444,7 @@ func TestUnlockEndsAllGoroutines(t *testing.T) {
 		t.Fatal(err)
 	}
 	lease := mustLockSoon(t, l, "ended")
-	// A server that answers late may never get the key, so any of the three counts.
+	// A server that answers late may never get the key, so the key of any of the three counts.
 	remaining := func() (all [3]time.Duration) {
 		for i, client := range clients {
 			left, err := client.PTTL(t.Context(), "ended").Result()

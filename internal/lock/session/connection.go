@@ -9,21 +9,21 @@ import (
 
 type dialingKey struct{}
 
-// dialing returns a context with which Dialed finds the session.
+// dialing returns a context by which Dialed finds the session.
 func dialing(ctx context.Context, s *session) context.Context {
 	return context.WithValue(ctx, dialingKey{}, s)
 }
 
-// Dialed tells the Locker of a new connection of its pool. ctx is the context of the
-// call that has opened it. If there are several for one session, because a driver tries
-// several addresses, the last one counts.
+// Dialed reports a new connection of the pool to the Locker. ctx is the context of the call that
+// has opened it. If there are several for one session, because a driver tries several addresses,
+// the last one counts.
 func Dialed(ctx context.Context, conn net.Conn) {
 	if s, ok := ctx.Value(dialingKey{}).(*session); ok {
 		s.socket = conn
 	}
 }
 
-// Connection does what lock.Connected says.
+// Connection implements lock.Connected.
 func (g *grant) Connection() (syscall.RawConn, error) {
 	conn, ok := g.session.socket.(syscall.Conn)
 	if !ok {

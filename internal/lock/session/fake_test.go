@@ -21,33 +21,33 @@ type fakeServer struct {
 	statements []string
 	sessions   int64
 	open       map[int64]bool
-	holders    map[string]int64 // by lock: the session
-	counts     map[string]int   // by lock: how many times the session holds it
+	holders    map[string]int64 // session that holds each lock
+	counts     map[string]int   // how many times that session holds each lock
 	tokens     map[string]int64
 	uptime     time.Duration
-	pooled     bool // each statement outside a transaction uses the session that is free
-	silent     bool // statements are not answered, even if their context ends
-	failing    bool // no session has its lock
+	pooled     bool // each statement outside a transaction uses any free session
+	silent     bool // statements get no answer, even if their context ends
+	failing    bool // checks report that no session has its lock
 	waits      time.Duration
-	late       bool          // the next wait for a free lock takes it and still fails with errMaxWait
+	late       bool          // the next wait for a free lock takes the lock and still fails with errMaxWait
 	hidden     bool          // the pool does not call Dialed
-	faults     map[int]fault // by the number of the statement since failing them began
+	faults     map[int]fault // faults by the number of the statement, counted since fail was called
 	counted    int           // statements since then
 }
 
-// fault is what happens to a statement instead of its answer.
+// fault is the fate of a statement that is not answered.
 type fault string
 
 const (
-	refused fault = "refused" // it does not run
-	unheard fault = "unheard" // it runs, and then the session ends with its connection
-	hung    fault = "hung"    // it runs, and no answer comes until the caller gives up
+	refused fault = "refused" // the statement does not run
+	unheard fault = "unheard" // the statement runs, and then the session ends with its connection
+	hung    fault = "hung"    // the statement runs, and no answer comes until the caller gives up
 )
 
 var errFault = errors.New("the statement has failed")
 
-// fail has the n-th statement from now on fail, and those after it as the rest of kinds
-// says. To connect and to ping count as statements.
+// fail makes the n-th statement from now on fail, and the following ones as the rest of kinds says.
+// Connecting and pinging count as statements.
 func (f *fakeServer) fail(n int, kinds ...fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,7 +128,7 @@ func (f *fakeServer) locker(t *testing.T) *Locker {
 
 func (f *fakeServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	if !f.hidden {
-		Dialed(ctx, new(net.TCPConn)) // it is not connected
+		Dialed(ctx, new(net.TCPConn)) // the connection is a fake
 	}
 	f.mu.Lock()
 	f.sessions++
@@ -142,7 +142,7 @@ func (f *fakeServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return c, err
 }
 
-// Ping reports whether the session goes on.
+// Ping reports whether the session still exists.
 func (c *fakeConn) Ping(ctx context.Context) error {
 	return c.faulty(ctx, func() error {
 		f := c.server
@@ -167,7 +167,7 @@ func (f *fakeServer) kill() {
 	f.changed.Broadcast()
 }
 
-// failChecks makes the checks of locks fail. Their sessions go on.
+// failChecks makes the checks of locks fail. Their sessions continue to exist.
 func (f *fakeServer) failChecks() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -181,7 +181,7 @@ func (f *fakeServer) silence(silent bool) {
 	f.changed.Broadcast()
 }
 
-// asked returns how often the server was asked to run the statement.
+// asked returns how often the server got the statement.
 func (f *fakeServer) asked(statement string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -290,7 +290,7 @@ func (c *fakeConn) query(ctx context.Context, statement string, args []sqldriver
 		}
 		f.tokens[name]++
 	case "check":
-		answer = !f.failing // as on PostgreSQL, where the session itself is the proof
+		answer = !f.failing // as on PostgreSQL, where the existence of the session is the proof
 	case "unlock":
 		if answer = f.holders[name] == session; answer {
 			if f.counts[name]--; f.counts[name] == 0 {
@@ -304,7 +304,7 @@ func (c *fakeConn) query(ctx context.Context, statement string, args []sqldriver
 	return &fakeRow{row: []sqldriver.Value{session, answer}}, nil
 }
 
-// take gives the session the lock if it is free, or once more if the session has it.
+// take gives the session the lock if the lock is free, or once more if the session has it.
 func (f *fakeServer) take(session int64, name string) bool {
 	if holder := f.holders[name]; holder != 0 && holder != session {
 		return false

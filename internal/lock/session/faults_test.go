@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 )
 
-// eachFault runs the test with each statement failing, in each way, until the operation
-// has no more statements.
+// eachFault runs the test with each statement failing in turn, in each way, until the operation has
+// no more statements.
 func eachFault(t *testing.T, test func(t *testing.T, f *fakeServer, n int, kind fault) (failed bool)) {
 	t.Parallel()
 	for _, kind := range []fault{refused, unheard, hung} {
@@ -29,7 +29,7 @@ func eachFault(t *testing.T, test func(t *testing.T, f *fakeServer, n int, kind 
 	}
 }
 
-// mustBeFault checks that the error is the one of the statement that has failed.
+// mustBeFault checks that the error is the one of the failed statement.
 func mustBeFault(t *testing.T, kind fault, err error) {
 	t.Helper()
 	want := errFault
@@ -50,8 +50,8 @@ func (f *fakeServer) mustBeFree(t *testing.T) {
 	}
 }
 
-// mustBeClean checks that the lock is free, and that nothing is left of the Locker once it
-// is closed.
+// mustBeClean checks that the lock is free, and that the Locker leaves nothing behind once it is
+// closed.
 func mustBeClean(t *testing.T, f *fakeServer, l *Locker) {
 	t.Helper()
 	f.mustBeFree(t)
@@ -66,7 +66,7 @@ func mustBeClean(t *testing.T, f *fakeServer, l *Locker) {
 	}
 }
 
-// TestNewFails has each statement of New fail.
+// TestNewFails makes each statement of New fail.
 func TestNewFails(t *testing.T) {
 	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind fault) bool {
 		pool := sql.OpenDB(f)
@@ -78,8 +78,8 @@ func TestNewFails(t *testing.T) {
 			l.Close()
 			return false
 		}
-		const rollback = 7 // its number
-		if n == rollback { // it does not matter
+		const rollback = 7 // number of the ROLLBACK
+		if n == rollback { // a failed ROLLBACK does not matter
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,8 +100,8 @@ func TestNewFails(t *testing.T) {
 	})
 }
 
-// TestRequestFails has each statement of a request fail, in a session that has been idle
-// and in a new one. The request fails, or it is granted in another session.
+// TestRequestFails makes each statement of a request fail, in a session that has been idle and in a
+// new one. The request must fail, or be granted in another session.
 func TestRequestFails(t *testing.T) {
 	for _, idle := range []bool{true, false} {
 		for name, request := range map[string]func(*Locker, context.Context, string) (lock.Lease, error){
@@ -111,7 +111,7 @@ func TestRequestFails(t *testing.T) {
 				eachFault(t, func(t *testing.T, f *fakeServer, n int, kind fault) bool {
 					l := f.locker(t)
 					if !idle {
-						time.Sleep(time.Minute) // in the test's own time: the session ends
+						time.Sleep(time.Minute) // in the bubble's time: the session ends
 					}
 					f.fail(n, kind)
 					lease, err := request(l, t.Context(), "a")
@@ -124,7 +124,7 @@ func TestRequestFails(t *testing.T) {
 						mustBeClean(t, f, l)
 						return failed
 					}
-					// A waiter outlives its session once that has been opened.
+					// A waiter outlives its session once its session has been opened.
 					if again := idle || name == "Lock" && kind == unheard && n > 2; failed && !again {
 						t.Error("the request was granted")
 					}
@@ -144,14 +144,14 @@ func TestRequestFails(t *testing.T) {
 	}
 }
 
-// TestHolderFails has each statement of a holder fail: a check, and the one of Unlock. The
-// loss is reported, and the lock is free afterwards.
+// TestHolderFails makes each statement of a holder fail: a check, and the one of Unlock. The loss
+// must be reported, and the lock must be free afterwards.
 func TestHolderFails(t *testing.T) {
 	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind fault) bool {
 		l := f.locker(t)
 		lease := locktest.MustLock(t, l, "a")
 		f.fail(n, kind)
-		time.Sleep(checkInterval * 3 / 2) // in the test's own time: one check
+		time.Sleep(checkInterval * 3 / 2) // the bubble's clock passes one check
 		if n == 1 {
 			want := lock.ErrDisconnected
 			if kind == hung {
@@ -204,7 +204,7 @@ func TestUnlockDuringCheck(t *testing.T) {
 				l := f.locker(t)
 				lease := locktest.MustLock(t, l, "a")
 				f.silence(true)
-				time.Sleep(checkInterval) // in the test's own time: the check begins
+				time.Sleep(checkInterval) // the bubble's clock reaches the time of the check
 				synctest.Wait()
 				unlocked := make(chan error, 1)
 				go func() { unlocked <- lease.Unlock(t.Context()) }()
@@ -258,14 +258,14 @@ func TestRefusedRequestKeepsItsSession(t *testing.T) {
 	})
 }
 
-// TestSilentAfterFailure has a server that refuses a waiter and then falls silent. The
-// waiter must not ask again: its session may go on, and be granted the lock.
+// TestSilentAfterFailure makes a server refuse a waiter and then stop answering. The waiter must
+// not make another request, because its session may continue and be granted the lock.
 func TestSilentAfterFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeServer()
 		l := f.locker(t)
-		time.Sleep(time.Minute) // in the test's own time: the idle session ends
+		time.Sleep(time.Minute) // in the bubble's time: the idle session ends
 		f.fail(3, refused, hung)
 		if _, err := l.Lock(t.Context(), "a"); !errors.Is(err, errFault) || !f.heal() {
 			t.Errorf("the error is %v", err)
@@ -274,8 +274,8 @@ func TestSilentAfterFailure(t *testing.T) {
 	})
 }
 
-// TestUnknownConnection asks for the connection of a lock whose pool has not called
-// Dialed.
+// TestUnknownConnection checks that Connection returns an error for a lock whose pool has not
+// called Dialed.
 func TestUnknownConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -289,8 +289,8 @@ func TestUnknownConnection(t *testing.T) {
 	})
 }
 
-// TestCancelledAsTheTokenComes: a driver may end the session of a statement whose context
-// ends as it is answered. So the lock is not granted, and it is free.
+// TestCancelledAsTheTokenComes checks a request whose context ends as it is answered. A driver may
+// end the session then, so the lock must not be granted, and it must be free.
 func TestCancelledAsTheTokenComes(t *testing.T) {
 	t.Parallel()
 	for _, request := range []func(*Locker, context.Context, string) (lock.Lease, error){(*Locker).Lock, (*Locker).TryLock} {
@@ -328,8 +328,8 @@ func testCancelledAsTheTokenComes(t *testing.T, request func(*Locker, context.Co
 	})
 }
 
-// TestCancelledWaiter cancels waiters. Each ends its own session only, and the sessions
-// that are idle stay.
+// TestCancelledWaiter cancels waiters. Each must end only its own session, and idle sessions must
+// stay.
 func TestCancelledWaiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -28,8 +28,8 @@ func startPooler(t *testing.T, dbURL string) (pooled string) {
 
 // serve serves one client.
 func serve(client net.Conn, sessions [2]net.Conn) error {
-	// The client logs in to the first session. Without a password its packet is also
-	// valid for the second.
+	// The client logs in to the first session. Without a password, its packet is also valid for the
+	// second session.
 	greeting, err := readPacket(sessions[0])
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func serve(client net.Conn, sessions [2]net.Conn) error {
 	}
 	go func() { _, _ = io.Copy(client, sessions[0]) }()
 	go func() { _, _ = io.Copy(client, sessions[1]) }()
-	for n := 0; ; n++ { // the client sends a statement when it has the answer to the one before
+	for n := 0; ; n++ { // the client sends a statement when it has the previous answer
 		statement, err := readPacket(client)
 		if err != nil {
 			return err

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // the tests mostly wait for leases to end
+	_ = flag.Set("test.parallel", "8") // many in parallel, because the tests mostly wait for leases to end
 	os.Exit(testenv.Main(m))
 }
 
@@ -46,12 +46,12 @@ func onServers(t *testing.T, test func(t *testing.T, s server)) {
 type server struct {
 	t     *testing.T
 	url   string
-	sql   *sql.DB // for the test's own statements
-	table bool    // tokens are in a table
+	sql   *sql.DB // connection for the test's own statements
+	table bool    // the tokens are in a table
 }
 
-// onCounters runs the test on a MariaDB and on a PostgreSQL, and with the table that MySQL
-// has instead of a sequence.
+// onCounters runs the test on a MariaDB and on a PostgreSQL. It also runs it with the table that
+// MySQL uses instead of a sequence.
 func onCounters(t *testing.T, test func(t *testing.T, s server)) {
 	t.Helper()
 	onServers(t, test)
@@ -76,7 +76,7 @@ func newServerAt(t *testing.T, dbURL string) server {
 	return s
 }
 
-// newCounter replaces what mints the tokens with one that begins at start.
+// newCounter replaces the counter of tokens with one that begins at start.
 func (s server) newCounter(start uint64) {
 	s.t.Helper()
 	s.dropCounter()
@@ -111,7 +111,7 @@ func (s server) raise(token uint64) {
 	}
 }
 
-// tableOfMySQL returns the statement with which MySQL, but not MariaDB, makes the table.
+// tableOfMySQL returns the statement with which MySQL, but not MariaDB, creates the table.
 func tableOfMySQL(t *testing.T) string {
 	t.Helper()
 	files, err := migrations.Files("mysql")
@@ -203,7 +203,7 @@ func (s server) endSession(name string) {
 	s.exec(fmt.Sprintf(end, id))
 }
 
-// waiter returns the ID of a session that waits for a lock; 0: there is none.
+// waiter returns the ID of a session that waits for a lock, or 0 if there is none.
 func (s server) waiter() (id int64) {
 	s.t.Helper()
 	find := "SELECT pid FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -216,8 +216,8 @@ func (s server) waiter() (id int64) {
 	return id
 }
 
-// TestTokenOfAWaiter raises the last token while a waiter waits on the server. The waiter's
-// token must be greater: another holder could have got that one.
+// TestTokenOfAWaiter raises the last token while a waiter waits on the server. The waiter's token
+// must be greater, because another holder could have got the raised one.
 func TestTokenOfAWaiter(t *testing.T) {
 	t.Parallel()
 	onCounters(t, func(t *testing.T, s server) {
@@ -235,7 +235,7 @@ func TestTokenOfAWaiter(t *testing.T) {
 	})
 }
 
-// TestEndedSession has an administrator end the session of a holder. A Confirm notices it
+// TestEndedSession lets an administrator end the session of a holder. A Confirm must notice it
 // without waiting for the next check.
 func TestEndedSession(t *testing.T) {
 	t.Parallel()
@@ -258,8 +258,8 @@ func TestEndedSession(t *testing.T) {
 	})
 }
 
-// TestWaiterOutlivesItsSession has an administrator end the session of a waiter, which
-// never held the lock. It must go on waiting, and be granted the lock.
+// TestWaiterOutlivesItsSession lets an administrator end the session of a waiter, which never held
+// the lock. The waiter must continue to wait, and get the lock.
 func TestWaiterOutlivesItsSession(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
@@ -317,7 +317,7 @@ func TestClosedConnection(t *testing.T) {
 func TestCutOffHolderIsLostFirst(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
-		const leaseTime = 6 * time.Second // a third of it is between the two
+		const leaseTime = 6 * time.Second // a third of this time lies between the two
 		wire, dbURL := s.wire()
 		lease := locktest.MustLock(t, s.locker(dbURL, leaseTime), "a")
 		lost := make(chan time.Time, 1)
@@ -357,9 +357,8 @@ func tryGrant(t *testing.T, l lock.Locker, name string) uint64 {
 	return lease.Token()
 }
 
-// TestTokensRise replaces the counter with a new one, and with one from a backup that is an
-// hour old. Then it is ahead of the clock, as after the clock was set back. Tokens must rise
-// all the same.
+// TestTokensRise replaces the counter with a new one, and with one from a backup that is an hour
+// old. A third one is ahead of the clock, as after the clock was set back. Tokens must still rise.
 func TestTokensRise(t *testing.T) {
 	t.Parallel()
 	onCounters(t, func(t *testing.T, s server) {
@@ -383,8 +382,8 @@ func TestTokensRise(t *testing.T) {
 	})
 }
 
-// TestTokensOfManyHolders has instances take locks at the same time while their counter is
-// new. The tokens of each lock rise, and those of a sequence are different for all locks.
+// TestTokensOfManyHolders lets instances take locks at the same time while their counter is new.
+// The tokens of each lock must rise, and those of a sequence must be different for all locks.
 func TestTokensOfManyHolders(t *testing.T) {
 	t.Parallel()
 	onCounters(t, func(t *testing.T, s server) {
@@ -431,8 +430,8 @@ func TestPrivileges(t *testing.T) {
 	for name, test := range map[string]struct {
 		own             func(testenv.T, ...string) *testenv.DatabaseServer
 		create          string
-		before, missing string   // privileges
-		denied          []string // in the error
+		before, missing string   // privileges of the user
+		denied          []string // texts in the error
 	}{
 		"MariaDB": {testenv.OwnMariaDB, "CREATE USER locker", "GRANT SELECT ON fencing_tokens TO locker",
 			"GRANT INSERT ON fencing_tokens TO locker", []string{"INSERT command denied", "fencing_tokens"}},
@@ -462,9 +461,8 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// TestTokensAfterACrash kills the server right after a grant. A PostgreSQL keeps the
-// sequence, also if it is ahead of the clock. MariaDB loses its last values, and tokens
-// continue from the clock.
+// TestTokensAfterACrash kills the server right after a grant. PostgreSQL keeps the sequence, even
+// if it is ahead of the clock. MariaDB loses the last values, and tokens continue from the clock.
 func TestTokensAfterACrash(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -515,8 +513,8 @@ func TestRefusedTakesNoToken(t *testing.T) {
 	})
 }
 
-// TestGrantWithoutAToken takes the counter away while a waiter waits on the server. The server
-// grants the lock and mints no token: the request must fail, and the lock must be free.
+// TestGrantWithoutAToken removes the counter while a waiter waits on the server. The server grants
+// the lock and mints no token, so the request must fail, and the lock must be free.
 func TestGrantWithoutAToken(t *testing.T) {
 	t.Parallel()
 	onCounters(t, func(t *testing.T, s server) {
@@ -538,7 +536,7 @@ func TestGrantWithoutAToken(t *testing.T) {
 	})
 }
 
-// TestTokenRows takes more locks than the table has rows for.
+// TestTokenRows takes more locks than the table has rows.
 func TestTokenRows(t *testing.T) {
 	t.Parallel()
 	const locks, rows = 300, 256
@@ -555,8 +553,7 @@ func TestTokenRows(t *testing.T) {
 	}
 }
 
-// TestDatabasesAreApart checks that two databases of one server have locks of their
-// own.
+// TestDatabasesAreApart checks that two databases of one server have separate locks.
 func TestDatabasesAreApart(t *testing.T) {
 	t.Parallel()
 	for _, database := range testenv.NetworkDatabases() {
@@ -571,8 +568,8 @@ func TestDatabasesAreApart(t *testing.T) {
 	}
 }
 
-// TestPooler connects to MariaDB through a proxy that assigns each statement to the
-// other one of two sessions. TestPgBouncer in package postgres uses a real pooler.
+// TestPooler connects to MariaDB through a proxy that assigns statements to two sessions in turn.
+// TestPgBouncer in package postgres uses a real pooler.
 func TestPooler(t *testing.T) {
 	t.Parallel()
 	s := server{t: t, url: testenv.MariaDB(t)}

@@ -1,20 +1,19 @@
-// Package session implements a lock backend on locks that belong to a session of a
-// database server: GET_LOCK of MySQL and the advisory locks of PostgreSQL. Packages
-// mysql and postgres supply the statements.
+// Package session implements a lock backend on locks that belong to a session of a database server:
+// GET_LOCK of MySQL and the advisory locks of PostgreSQL. Packages mysql and postgres supply the
+// statements.
 //
-// Each holder has a session of its own, as has the first waiter of each process. A
-// waiter waits on the server, which grants a lock in the order of the requests. The
-// server frees a lock when its session ends: when the connection is closed, or when
-// the server has received no statement for the length of a lease.
+// Each holder has its own session, and so has the first waiter of each process. A waiter waits on
+// the server, which grants a lock in the order of the requests. The server frees a lock when its
+// session ends: when the connection is closed, or when the server has received no statement for the
+// length of a lease.
 //
-// A holder checks its session every 250 ms. If the session has ended, because its
-// connection was closed or an administrator has ended it, the lease is lost. If the
-// server does not answer, the lease is lost after two thirds of its length, before the
-// server can free the lock.
+// A holder checks its session every 250 ms. If the session has ended, because its connection was
+// closed or an administrator has ended it, the lease is lost. If the server does not answer, the
+// lease is lost after two thirds of its length, before the server can free the lock.
 //
-// The fencing token is the next value of a sequence. A sequence that is more than a second
-// behind the server's clock in microseconds is raised to it first. A holder mints its token
-// after the server has granted it the lock. A waiter sends both statements together.
+// The fencing token is the next value of a sequence. A sequence that is more than a second behind
+// the server's clock in microseconds is raised to it first. A holder mints its token after the
+// server has granted it the lock. A waiter sends both statements together.
 package session
 
 import (
@@ -35,18 +34,17 @@ import (
 )
 
 const (
-	// MaxWait is how long one statement waits for a lock on the server. The waiter
-	// then asks again, and has lost its place; see errWaited. PostgreSQL cannot remove dead rows
-	// that are younger than a waiting statement.
+	// MaxWait is how long one statement waits for a lock on the server. The waiter then asks again
+	// and gets a new place; see errWaited. The wait is bounded because PostgreSQL cannot remove
+	// dead rows that are younger than a waiting statement.
 	MaxWait = 30 * time.Second
 
-	// MaxBehind is how far in microseconds a token may be behind the server's clock. If a
-	// sequence is further behind, it is raised to the clock first, so that tokens rise
-	// although the sequence is new, was restored from a backup, or has lost its last values:
-	// MariaDB flushes a sequence to the disk up to a second after it has changed. After a
-	// crash more time than MaxBehind passes, because no session asks a server for a lock
-	// within settleTime. A promoted standby grants at once: there, the failover must have
-	// taken longer.
+	// MaxBehind is how far in microseconds a token may be behind the server's clock. A sequence
+	// that is further behind is raised to the clock first. So tokens rise even if the sequence is
+	// new, was restored from a backup, or has lost its last values. MariaDB flushes a sequence to
+	// the disk up to a second after a change. After a crash more time than MaxBehind passes,
+	// because a server grants no lock within settleTime. A promoted standby grants at once, so the
+	// failover must have taken longer than MaxBehind.
 	MaxBehind = 1_000_000
 
 	// maxSessions bounds the sessions of a Locker. Further requests wait for one.
@@ -56,20 +54,20 @@ const (
 	// answerTimeout bounds a statement, in addition to its wait for a lock. A check
 	// ends with the lease.
 	answerTimeout = 5 * time.Second
-	// settleTime is how long after its start a server grants no lock. A server that
-	// restarts forgets its locks. In this time their holders notice that, unless the network
-	// cuts them off.
+	// settleTime is how long a server grants no lock after its start. A restarted server has
+	// forgotten its locks. The holders notice that within this time, unless the network cuts them
+	// off.
 	settleTime = 2 * time.Second
 )
 
-// Database has what differs between databases. Its statements take a lock's key, and
-// return one row: the ID of the server's session, and a boolean.
+// Database has the statements and functions that differ between databases. A statement takes a
+// lock's key, and returns one row: the ID of the server's session, and a boolean.
 type Database struct {
-	Try    string // takes the lock if it is free; true: it is taken
+	Try    string // takes the lock if it is free; true: the session has the lock
 	Check  string // true: the session holds the lock
-	Unlock string // frees the lock; true: the session held it
+	Unlock string // frees the lock; true: the session held the lock
 
-	// Key returns the key of a lock. Locks of different scopes are independent.
+	// Key returns the key of a lock. Locks of different scopes do not exclude each other.
 	Key func(scope, name string) any
 	// Wait waits for the lock for MaxWait, and then mints its token, in one round trip.
 	Wait func(ctx context.Context, conn *sql.Conn, key any) (Taken, error)
@@ -77,8 +75,9 @@ type Database struct {
 	Mint func(ctx context.Context, conn *sql.Conn, key any) (token int64, err error)
 	// IsTimeout reports whether err, which may be nil, means that MaxWait has passed.
 	IsTimeout func(err error) bool
-	// Prepare sets up a new connection. Its session must end when the server has
-	// received no statement for the length of a lease. lock.ErrNotMigrated: tokens cannot be minted.
+	// Prepare sets up a new connection. Its session must end when the server has received no
+	// statement for the length of a lease. It returns lock.ErrNotMigrated if tokens cannot be
+	// minted.
 	Prepare func(ctx context.Context, conn *sql.Conn, lease time.Duration) (Server, error)
 }
 
@@ -86,14 +85,14 @@ type Database struct {
 type Taken struct {
 	Session int64 // the ID of the server's session
 	Granted bool
-	Token   int64 // without a meaning if the lock is not granted
+	Token   int64 // has no meaning if the lock is not granted
 }
 
-// Server is what a new connection knows about its server.
+// Server has what a new connection knows about its server.
 type Server struct {
 	Session int64         // the ID of the connection's session
-	Scope   string        // names the database within the server
-	Uptime  time.Duration // since the start of the server
+	Scope   string        // identifies the database within the server
+	Uptime  time.Duration // time since the start of the server
 }
 
 // Locker locks in the sessions of a database server. Call Close when it is no longer
@@ -103,13 +102,13 @@ type Locker struct {
 	backend *backend
 }
 
-// New returns a Locker on the pool, which must keep no idle connections. Close does
-// not close the pool. Leases know their Connection if the pool calls Dialed. lease is how long a lock can outlive its holder; 0 means
-// lock.DefaultLease. It is rounded up to whole seconds, and to at least two.
+// New returns a Locker on the pool, which must keep no idle connections. Close does not close the
+// pool. Leases know their Connection if the pool calls Dialed. lease is how long a lock can outlive
+// its holder; 0 means lock.DefaultLease. It is rounded up to whole seconds, and to at least two.
 //
-// New returns an error if the connections do not have sessions of their own, as
-// behind a pooler that assigns a session to each transaction. lock.ErrNotMigrated: the database was
-// not migrated.
+// New returns an error if the connections do not have their own sessions, for example behind a
+// pooler that assigns a session to each transaction. It returns lock.ErrNotMigrated if the database
+// was not migrated.
 func New(ctx context.Context, pool *sql.DB, database Database, lease time.Duration) (*Locker, error) {
 	lease = (cmp.Or(lease, lock.DefaultLease) + time.Second - 1).Truncate(time.Second)
 	b := &backend{
@@ -143,26 +142,26 @@ type backend struct {
 	slots    chan struct{} // has an element for each session in use
 
 	mu     sync.Mutex
-	idle   []*session // the one that was used last is at the end
+	idle   []*session // idle sessions; the last one was used last
 	closed bool
 }
 
 // session is a connection and its session of the server.
 type session struct {
 	conn   *sql.Conn
-	socket net.Conn // below conn; nil: the pool has not called Dialed
+	socket net.Conn // the socket below conn; nil: the pool has not called Dialed
 	server Server
-	reused bool // it has been idle
+	reused bool // the session has been idle before
 
 	idleSince time.Time
 	expiry    *time.Timer // ends the idle session
 }
 
-// errStranded means that a statement reached another session than the one before.
+// errStranded means that two statements of one connection reached different sessions.
 var errStranded = errors.New("the connection has no session of its own, so the lock would be stranded; " +
 	"connect to the database directly instead of through a pooler that assigns sessions to transactions")
 
-// probe checks that two connections have two sessions, and that each keeps its own
+// probe checks that two connections have two sessions, and that each connection keeps its session
 // between two statements.
 func (b *backend) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
@@ -183,10 +182,10 @@ func (b *backend) probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := other.ExecContext(ctx, "START TRANSACTION"); err != nil { // a pooler cannot give the session of a transaction to one
+	if _, err := other.ExecContext(ctx, "START TRANSACTION"); err != nil { // a pooler cannot give a session to other connections during a transaction
 		return err
 	}
-	// Not with a Tx: the Rollback of the MySQL driver can wait for its answer for ever.
+	// Do not use a Tx: the Rollback of the MySQL driver can wait for its answer for ever.
 	defer func() { _, _ = other.ExecContext(ctx, "ROLLBACK") }()
 	otherSession, heldTwice, err := ask(ctx, other, b.database.Try, key)
 	if err != nil {
@@ -230,8 +229,8 @@ func (b *backend) take(ctx context.Context) (*session, error) {
 // a lease.
 func (b *backend) maxIdle() time.Duration { return b.lease / 2 }
 
-// takeIdle returns the session that was used last. It returns nil if there is none,
-// or if the server may have ended it, as after a pause of the process.
+// takeIdle returns the session that was used last. It returns nil if there is none, or if the
+// server may have ended it during a pause of the process.
 func (b *backend) takeIdle() *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -241,7 +240,7 @@ func (b *backend) takeIdle() *session {
 	last := len(b.idle) - 1
 	s := b.idle[last]
 	if time.Since(s.idleSince) > b.maxIdle() {
-		return nil // expire ends it
+		return nil // expire ends the session
 	}
 	b.idle = b.idle[:last]
 	s.expiry.Stop()
@@ -258,7 +257,7 @@ func (b *backend) open(ctx context.Context) (_ *session, err error) {
 	}
 	s.server, err = b.database.Prepare(ctx, s.conn, b.lease)
 	if err == nil {
-		err = retry.Sleep(ctx, settleTime-max(s.server.Uptime, 0)) // it is negative if the server's clock was set back
+		err = retry.Sleep(ctx, settleTime-max(s.server.Uptime, 0)) // Uptime is negative if the server's clock was set back
 	}
 	if err != nil {
 		_ = s.conn.Close()
@@ -329,10 +328,10 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 		case errors.Is(err, errWaited):
 			b.discard(s)
 		default:
-			// The session may have ended while it was idle, or while it waited: a lock
-			// that was never held cannot be lost with it.
+			// Try again if the session has ended while idle or while waiting: a lock that was never
+			// held cannot be lost.
 			again := s.reused || wait && !errors.Is(err, errNoAnswer) && s.hasEnded(ctx)
-			b.discard(s) // the server ends the request with the session
+			b.discard(s) // when the session ends, the server ends the request
 			if !again || ctx.Err() != nil {
 				return nil, err
 			}
@@ -340,8 +339,8 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 	}
 }
 
-// hasEnded reports whether the connection is closed, from either end. A connection on which
-// the server does not answer is not.
+// hasEnded reports whether either end has closed the connection. It returns false if the server
+// only does not answer.
 func (s *session) hasEnded(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -361,15 +360,15 @@ type grant struct {
 	token   int64
 
 	mu    sync.Mutex
-	until time.Time // the server keeps the session at least until then, and a third of a lease longer
-	keeps bool      // only Release closes the connection; see Connection
+	until time.Time // the server keeps the session until then and for a third of a lease more
+	keeps bool      // only Release may close the connection; see Connection
 
 	checks      *time.Timer            // begins the checks
-	begin       func(chan<- time.Time) // runs the checks, the first one for a Confirm or for nobody
+	begin       func(chan<- time.Time) // runs the checks; a Confirm or the timer requests the first one
 	confirms    chan chan<- time.Time  // requests of Confirm for a check
 	stop        chan struct{}          // closed by Release
 	stopped     chan struct{}          // closed when the checks have ended
-	lost        error                  // why the checks have ended; nil: Release was called
+	lost        error                  // why the checks have ended; nil after Release
 	cancelCheck context.CancelFunc
 }
 
@@ -381,8 +380,8 @@ func (g *grant) Until() time.Time {
 	return g.until
 }
 
-// extend makes the lease valid for two thirds of its length after asked, when a statement
-// was sent that the server has answered.
+// extend makes the lease valid for two thirds of its length after asked, the time at which an
+// answered statement was sent.
 func (g *grant) extend(asked time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -391,7 +390,7 @@ func (g *grant) extend(asked time.Time) {
 
 var errNoAnswer = errors.New("the database server does not answer")
 
-// because returns the cause of the end of ctx if ctx has ended, and err otherwise.
+// because returns the cause of ctx's end if ctx has ended, and err otherwise.
 func because(ctx context.Context, err error) error { return cmp.Or(context.Cause(ctx), err) }
 
 // ask runs a statement on the lock's key. The server must answer within the limit.
@@ -422,8 +421,8 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 	return g.mint(ctx)
 }
 
-// wait waits for the lock. If that takes long, it asks the server once more, because the
-// lease counts from a statement that was answered at once.
+// wait waits for the lock. After a long wait, it sends another statement, because the lease counts
+// from a statement that was answered at once.
 func (g *grant) wait(ctx context.Context) error {
 	for {
 		asked := time.Now()
@@ -501,15 +500,15 @@ func (g *grant) startChecks(lost func(error)) {
 		}
 		close(g.stopped)
 		if g.lost != nil && !g.keepsConnection() {
-			_ = g.session.conn.Close() // frees the lock if the server still holds it
+			_ = g.session.conn.Close() // closing the connection frees the lock if the server still holds it
 		}
 	}
 	g.checks = time.AfterFunc(checkInterval, func() { g.begin(nil) })
 }
 
-// check renews the lease until Release is called or the lock is lost. It returns why the
-// lock was lost, or nil after Release. confirmed belongs to the Confirm that has asked for
-// the first check; nil: none has.
+// check renews the lease until Release is called or the lock is lost. It returns why the lock was
+// lost, or nil after Release. confirmed belongs to the Confirm that requested the first check. It
+// is nil if the timer started it.
 func (g *grant) check(ctx context.Context, confirmed chan<- time.Time) (lost error) {
 	ticker := time.NewTicker(checkInterval)
 	defer ticker.Stop()
@@ -537,7 +536,7 @@ func (g *grant) renew(ctx context.Context) error {
 	held, err := g.ask(ctx, g.backend.database.Check, time.Until(until))
 	switch {
 	case !time.Now().Before(until):
-		return lock.ErrExpired // whatever the server has answered: the holder knows that the lease has ended
+		return lock.ErrExpired // return ErrExpired whatever the server answered, because the holder has seen the lease end
 	case err != nil:
 		return fmt.Errorf("%w: %w", lock.ErrDisconnected, err)
 	case !held:
@@ -549,7 +548,7 @@ func (g *grant) renew(ctx context.Context) error {
 
 func (g *grant) Release(ctx context.Context) error {
 	close(g.stop)
-	if g.checks.Stop() { // they have not begun
+	if g.checks.Stop() { // the checks have not begun
 		g.cancelCheck()
 		close(g.stopped)
 	}

@@ -14,9 +14,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 )
 
-// TestTokenAfterGrant checks that a token is minted after its lock was granted: a
-// token that was minted before could be smaller than that of an earlier holder. A waiter
-// gets both in one round trip.
+// TestTokenAfterGrant checks that a token is minted after its lock was granted, because an earlier
+// token could be smaller than that of an earlier holder. A waiter gets both in one round trip.
 func TestTokenAfterGrant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -38,15 +37,15 @@ func TestTokenAfterGrant(t *testing.T) {
 	})
 }
 
-// TestLeaseAfterAWait waits for longer than a lease. The lease counts from a statement that
-// was answered at once. If that one says that the lock is gone, it was not granted.
+// TestLeaseAfterAWait waits for longer than a lease. The lease counts from a statement that was
+// answered at once. If that statement shows that the lock is lost, the lock must not be granted.
 func TestLeaseAfterAWait(t *testing.T) {
 	t.Parallel()
 	for _, fails := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFakeServer()
 			held, l := locktest.MustLock(t, f.locker(t), "a"), f.locker(t)
-			time.Sleep(time.Minute) // in the test's own time: the idle session ends
+			time.Sleep(time.Minute) // in the bubble's time: the idle session ends
 			f.log()
 			waiting := locktest.LockAsync(t.Context(), l, "a")
 			time.Sleep(10 * time.Second)
@@ -77,7 +76,7 @@ func TestEndedSessionIsNoticed(t *testing.T) {
 		f := newFakeServer()
 		l := f.locker(t)
 		lease := locktest.MustLock(t, l, "a")
-		time.Sleep(time.Minute) // in the test's own time: the checks keep the lease
+		time.Sleep(time.Minute) // in the bubble's time: the checks keep the lease
 		if err := context.Cause(lease.Context()); err != nil {
 			t.Fatalf("the checked lease ended: %v", err)
 		}
@@ -94,8 +93,8 @@ func TestEndedSessionIsNoticed(t *testing.T) {
 	})
 }
 
-// TestConnectionIsKept fails a check of a lock whose session goes on. If the holder has asked for the
-// lock's connection, only Unlock may close it.
+// TestConnectionIsKept makes a check of a lock fail whose session continues. If the holder has
+// requested the lock's connection, only Unlock may close it.
 func TestConnectionIsKept(t *testing.T) {
 	t.Parallel()
 	for _, asked := range []bool{false, true} {
@@ -122,9 +121,8 @@ func TestConnectionIsKept(t *testing.T) {
 	}
 }
 
-// TestSilentServer has a server that answers nothing, and a driver that waits for an
-// answer even if the context of the statement has ended. The lease must end all the
-// same.
+// TestSilentServer uses a server that answers nothing, and a driver that waits for an answer even
+// if the context of the statement has ended. The lease must still end.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,7 +179,7 @@ func TestConfirm(t *testing.T) {
 	})
 }
 
-// TestPoolerIsRefused has a pooler that assigns its one session to every statement.
+// TestPoolerIsRefused uses a pooler that assigns its single session to every statement.
 func TestPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFakeServer()
@@ -242,7 +240,7 @@ func TestLongWait(t *testing.T) {
 		holder, waiter := f.locker(t), f.locker(t)
 		held := locktest.MustLock(t, holder, "a")
 		answers := locktest.LockAsync(t.Context(), waiter, "a")
-		time.Sleep(3*MaxWait + time.Second) // in the test's own time
+		time.Sleep(3*MaxWait + time.Second) // in the bubble's time
 		if n := f.asked("wait"); n != 1+4 {
 			t.Errorf("the waiter has asked %d times, want 4", n-1)
 		}
@@ -251,8 +249,8 @@ func TestLongWait(t *testing.T) {
 	})
 }
 
-// TestLockGrantedWithTimeout has a server that grants a lock and at the same time ends the
-// wait for it. After Unlock the lock must be free.
+// TestLockGrantedWithTimeout uses a server that grants a lock at the moment at which it ends the
+// wait. After Unlock the lock must be free.
 func TestLockGrantedWithTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -293,7 +291,7 @@ func TestSessionsAreBounded(t *testing.T) {
 		if n := f.openSessions(); n != maxSessions {
 			t.Errorf("%d sessions are open, want %d", n, maxSessions)
 		}
-		time.Sleep(time.Minute) // in the test's own time
+		time.Sleep(time.Minute) // in the bubble's time
 		if n := f.openSessions(); n != 0 {
 			t.Errorf("%d sessions are open after a minute without locks", n)
 		}
@@ -316,7 +314,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 	})
 }
 
-// TestLeaseIsRounded checks the lease that the server is told.
+// TestLeaseIsRounded checks the lease that is sent to the server.
 func TestLeaseIsRounded(t *testing.T) {
 	t.Parallel()
 	for lease, want := range map[time.Duration]time.Duration{
@@ -336,7 +334,7 @@ func TestLeaseIsRounded(t *testing.T) {
 	}
 }
 
-// TestWaiterMoved has a pooler move a waiter's statement to another session.
+// TestWaiterMoved lets a pooler move a waiter's statement to another session.
 func TestWaiterMoved(t *testing.T) {
 	t.Parallel()
 	f := newFakeServer()

@@ -11,14 +11,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestSilentWhileOpening has the server fall silent in the middle of New, while a
-// transaction of its probe is open.
+// TestSilentWhileOpening makes the server stop answering in the middle of New, while a transaction
+// of its probe is open.
 func TestSilentWhileOpening(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s server) {
 		wire, dbURL := faults.NewWire(t, s.url)
 		pool := storetest.Sessions(t, dbURL)
-		t.Cleanup(wire.Close) // first, so that nothing waits for an answer
+		t.Cleanup(wire.Close) // closed first, so that nothing waits for an answer
 		open, unlock := postgres.New, "pg_advisory_unlock"
 		if s.mysql() {
 			open, unlock = mysql.New, "RELEASE_LOCK"

@@ -1,5 +1,5 @@
-// Package stamped provides a lock for data in one process, as Java's StampedLock is: a
-// mutex for writers, shared by readers, and an optimistic read that takes no lock.
+// Package stamped provides a lock for data in one process, like Java's StampedLock. It is a mutex
+// for writers, shared by readers. An optimistic read takes no lock.
 package stamped
 
 import (
@@ -48,13 +48,12 @@ func (l *Lock) TryRead() (stamp uint64, ok bool) {
 	return stamp, stamp%2 == 0
 }
 
-// Valid reports whether no writer has had the lock since TryRead returned the stamp. What
-// was read in between is of no use otherwise.
+// Valid reports whether no writer has had the lock since TryRead returned the stamp. If not, the
+// values read in between must be discarded.
 func (l *Lock) Valid(stamp uint64) bool { return l.sequence.Load() == stamp }
 
-// Read calls read until a call was valid: at most three times optimistically, and then
-// under the lock for reading. read must bear inconsistent data, and only its last call
-// counts.
+// Read calls read until a call was valid: at most three times optimistically, and then under the
+// lock for reading. read must tolerate inconsistent data, and only its last call counts.
 func (l *Lock) Read(read func()) {
 	for range maxOptimistic {
 		stamp, ok := l.TryRead()

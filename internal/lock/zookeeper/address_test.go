@@ -53,7 +53,7 @@ func TestDigest(t *testing.T) {
 	if !errors.Is(err, zk.ErrNoAuth) {
 		t.Errorf("a client without credentials may list the contenders: %v, %v", nodes, err)
 	}
-	lease = locktest.MustLock(t, others, "a/b") // the server deletes empty nodes, and with the node the reason to try again
+	lease = locktest.MustLock(t, others, "a/b") // the server deletes empty nodes, and with the node the reason for the retry
 	for what, address := range map[string]string{
 		"a wrong password": fmt.Sprintf("shop:wrong@%s/ours/shop", server.Addr()),
 		"no user":          fmt.Sprintf("%s/ours/shop", server.Addr()),

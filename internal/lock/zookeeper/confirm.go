@@ -31,8 +31,8 @@ func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	return asked.Add(b.session.timeout()), nil
 }
 
-// call runs requests and returns its error. If ctx ends before, call returns ctx's
-// error and the requests go on, because the library cannot cancel one.
+// call runs requests and returns their error. If ctx ends first, call returns ctx's error, and the
+// requests continue, because the library cannot cancel a request.
 func (b *backend) call(ctx context.Context, requests func() error) error {
 	answer := make(chan error, 1)
 	b.work.Go(func() { answer <- requests() })
@@ -44,12 +44,13 @@ func (b *backend) call(ctx context.Context, requests func() error) error {
 	}
 }
 
-// sessionTimeout is the timeout of the session, which the servers may have changed. It
-// is the library's logger, because the library tells the timeout only in a log line. It
-// discards the other lines: what they report reaches the callers as errors and events.
+// sessionTimeout is the timeout of the session, which the servers may have changed. It implements
+// the library's logger, because the library reports the timeout only in a log line. It discards the
+// other lines: callers learn of those events as errors.
 type sessionTimeout struct{ milliseconds atomic.Int32 }
 
-// timeout returns 0 while it is unknown. It is known before any request is answered.
+// timeout returns the timeout, or 0 while it is unknown. It is known before any request is
+// answered.
 func (t *sessionTimeout) timeout() time.Duration {
 	return time.Duration(t.milliseconds.Load()) * time.Millisecond
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestConfirmTellsTheReason deletes the node of a grant that nobody watches. Watch and Release
-// report that, too.
+// TestConfirmTellsTheReason deletes the node of an unwatched grant. Watch and Release must report
+// that, too.
 func TestConfirmTellsTheReason(t *testing.T) {
 	t.Parallel()
 	b := open(t, testenv.ZooKeeper(t), 10*time.Second).backend

@@ -59,9 +59,9 @@ func waitForContenders(t *testing.T, conn *zk.Conn, name string, n int) {
 	testenv.Await(t, fmt.Sprintf("%s has %d contenders", name, n), func() bool { return len(contenders(t, conn, name)) == n })
 }
 
-// TestCurator lets our Lockers and Curator's mutex, in Java, wait in one queue. Each mutex
-// starts a Java machine, so only a thorough run has more than the order: there, each kind
-// waits for the other one already.
+// TestCurator lets our Lockers and Curator's mutex, in Java, wait in one queue. Each mutex starts a
+// Java machine, so only a thorough run checks more than the order: each kind then also waits for
+// the other.
 func TestCurator(t *testing.T) {
 	t.Parallel()
 	addr := testenv.ZooKeeper(t)

@@ -24,7 +24,7 @@ type faulty struct {
 	t           *testing.T
 	relay       *relay
 	ours, other *Locker
-	session     int64 // of ours
+	session     int64 // session of our Locker
 	name        string
 }
 
@@ -99,7 +99,7 @@ func (f faulty) recordTick(ctx context.Context, want bool, last int64) error {
 	return err
 }
 
-// mustSettle checks that nothing goes on, and that nothing is left on the server although
+// mustSettle checks that no work is left under way, and that nothing is left on the server although
 // the session has not ended.
 func (f faulty) mustSettle(what string) {
 	f.t.Helper()
@@ -122,8 +122,8 @@ func (f faulty) mustSettle(what string) {
 	mustKeepSession(f.t, f.ours, f.session)
 }
 
-// operations are those that a Locker offers. Each calls arm before it begins, and returns
-// its error.
+// operations are the operations of a Locker. Each calls arm before it begins, and returns its
+// error.
 var operations = map[string]func(ctx context.Context, f faulty, arm func()) error{
 	"Lock": func(ctx context.Context, f faulty, arm func()) error {
 		arm()
@@ -244,8 +244,9 @@ var ways = map[string]struct {
 	"hung":        {nil, false, []error{context.Canceled}},
 }
 
-// TestFailingRequests has each request of each operation fail in each way. The operation
-// must report it, and leave nothing. All run at once, because most of the time they wait.
+// TestFailingRequests makes each request of each operation fail in each way. The operation must
+// report the failure, and leave nothing behind. All run at once, because most of the time they
+// wait.
 func TestFailingRequests(t *testing.T) {
 	t.Parallel()
 	other := newOther(t)
@@ -266,7 +267,7 @@ func TestFailingRequests(t *testing.T) {
 	running.Wait()
 }
 
-// failRequest has the nth request of the operation fail, if there are so many.
+// failRequest makes the nth request of the operation fail, if there are that many.
 func failRequest(t *testing.T, other *Locker, operation, way string, nth int) (requests int) {
 	f, how := newFaulty(t, other), ways[way]
 	ctx, cancel := context.WithCancel(t.Context())
@@ -287,7 +288,7 @@ func failRequest(t *testing.T, other *Locker, operation, way string, nth int) (r
 			t.Errorf("%s: a request of the kind %d has failed, but there is no error", what, kind)
 		}
 	}
-	var broken *net.OpError // of a request that was being sent when the connection was cut
+	var broken *net.OpError // error of a request that was being sent when the connection was cut
 	switch {
 	case len(failed) == 0 && (way != "" || err != nil):
 		t.Errorf("%s: no request has failed, and the error is %v", what, err)
@@ -298,8 +299,8 @@ func failRequest(t *testing.T, other *Locker, operation, way string, nth int) (r
 	return requests
 }
 
-// TestBetweenRequests has something happen just before a request of an operation, which
-// must succeed all the same.
+// TestBetweenRequests lets an event happen just before a request of an operation, which must still
+// succeed.
 func TestBetweenRequests(t *testing.T) {
 	t.Parallel()
 	other := newOther(t)
@@ -381,7 +382,7 @@ func (f faulty) waitForHeld() (held *grant) {
 	return held
 }
 
-// endsWhenAwaited is a context that ends when somebody waits for its end.
+// endsWhenAwaited is a context that ends when its end is awaited.
 type endsWhenAwaited struct {
 	context.Context
 	cancel func()
@@ -392,8 +393,8 @@ func (c endsWhenAwaited) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// TestWatchOfAHeldLock ends the context of Watch. Watch must not return before, neither if
-// the node can be watched nor if that fails.
+// TestWatchOfAHeldLock ends the context of Watch. Watch must not return earlier, whether the node
+// can be watched or not.
 func TestWatchOfAHeldLock(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, newOther(t))
@@ -447,7 +448,7 @@ func TestEndBetweenTries(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f.relay.fail(func(c *relayed, request []byte) {
 		cancel()
-		f.relay.fail(passOn, opCreate, 1, false) // heal tells whether there is one
+		f.relay.fail(passOn, opCreate, 1, false) // heal reports whether a request creates a node
 		refuse(codeSessionExpired)(c, request)
 	}, opCreate, 1, false)
 	if g, err := f.ours.backend.Acquire(ctx, f.name, true, func(error) {}); !errors.Is(err, context.Canceled) {
@@ -485,7 +486,7 @@ func TestBadTick(t *testing.T) {
 	}
 }
 
-// TestBadAddresses opens Lockers at addresses that are none.
+// TestBadAddresses opens Lockers at invalid addresses.
 func TestBadAddresses(t *testing.T) {
 	t.Parallel()
 	if err := CheckAddress("host"); err == nil {

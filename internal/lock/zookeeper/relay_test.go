@@ -34,7 +34,7 @@ const (
 // way is a way in which a request fails.
 type way func(c *relayed, request []byte)
 
-// passOn has the request not fail.
+// passOn lets the request succeed.
 func passOn(c *relayed, request []byte) { _, _ = c.server.Write(request) }
 
 // refuse answers the request with an error, without asking the server.
@@ -47,7 +47,7 @@ func refuse(code int32) way {
 	}
 }
 
-// hold passes the request on when before has returned. Other requests overtake it.
+// hold forwards the request when before has returned. Other requests overtake it.
 func hold(before func()) way {
 	return func(c *relayed, request []byte) {
 		go func() {
@@ -57,26 +57,26 @@ func hold(before func()) way {
 	}
 }
 
-// cut cuts the connection instead of passing the request on.
+// cut cuts the connection instead of forwarding the request.
 func cut(c *relayed, _ []byte) { c.close() }
 
-// loseAnswer passes the request on and cuts the connection instead of passing its answer on.
+// loseAnswer forwards the request and cuts the connection instead of forwarding the answer.
 func loseAnswer(c *relayed, request []byte) {
 	c.lost.Store(number(request))
 	passOn(c, request)
 }
 
-// relay passes the requests of clients on to a server, and has some of them fail.
+// relay forwards the requests of clients to a server, and makes some of them fail.
 type relay struct {
 	testenv.Proxy
 
 	mu      sync.Mutex
 	way     way
-	kind    int32          // of the requests that fail; 0: any
-	nth     int            // the first request that fails; 0: none
-	again   bool           // one of each kind fails from then on: it is refused
-	seen    int            // requests since fail was called
-	failed  map[int32]bool // the kinds of those that have failed
+	kind    int32          // kind of the requests that fail; 0: any
+	nth     int            // number of the first request that fails; 0: all succeed
+	again   bool           // after the failure, one request of each kind is refused
+	seen    int            // number of requests since fail was called
+	failed  map[int32]bool // kinds of the requests that have failed
 	watched func()         // runs when a node's data are read for the first time; nil: nothing
 }
 
@@ -91,16 +91,16 @@ func newRelay(t *testing.T, server string) *relay {
 	return r
 }
 
-// fail has the nth request of the kind from now on fail. If again is true, one of each kind
-// fails afterwards.
+// fail makes the nth request of the kind from now on fail. If again is true, one request of each
+// kind fails afterwards.
 func (r *relay) fail(way way, kind int32, nth int, again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.way, r.kind, r.nth, r.again, r.seen, r.failed = way, kind, nth, again, 0, make(map[int32]bool)
 }
 
-// heal ends the failures. It returns the number of requests up to the one that has failed,
-// and the kinds of those that have.
+// heal ends the failures. It returns the number of requests up to the one that failed, and the
+// kinds of those that failed.
 func (r *relay) heal() (seen int, failed map[int32]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +108,7 @@ func (r *relay) heal() (seen int, failed map[int32]bool) {
 	return r.seen, r.failed
 }
 
-// next returns how the request fails, or passOn.
+// next returns the way in which the request fails, or passOn.
 func (r *relay) next(request []byte) way {
 	kind := int32(binary.BigEndian.Uint32(request[8:]))
 	r.mu.Lock()
@@ -134,10 +134,10 @@ func (r *relay) next(request []byte) way {
 	return way
 }
 
-// relayed is a connection of a client, and the one to the server for it.
+// relayed is a client's connection with the connection to the server for it.
 type relayed struct {
 	client, server net.Conn
-	lost           atomic.Uint32 // the number of the request whose answer is lost; 0: none
+	lost           atomic.Uint32 // number of the request whose answer is lost; 0: no answer is lost
 }
 
 func (c *relayed) close() {
@@ -146,7 +146,7 @@ func (c *relayed) close() {
 }
 
 func (c *relayed) passRequests(r *relay) {
-	for first := true; ; first = false { // it opens the session
+	for first := true; ; first = false { // the first packet opens the session
 		request, err := readPacket(c.client)
 		switch {
 		case err != nil:
@@ -181,5 +181,5 @@ func readPacket(from io.Reader) ([]byte, error) {
 	return packet, err
 }
 
-// number returns the number of a request, which its answer has, too.
+// number returns the number of a request, which its answer has too.
 func number(packet []byte) uint32 { return binary.BigEndian.Uint32(packet[4:]) }

@@ -31,7 +31,7 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 	if err != nil {
 		b.work.Go(func() {
 			<-answered
-			shown.deleteAsync() // it may have been created all the same
+			shown.deleteAsync() // the node may have been created despite the error
 		})
 		return nil, fmt.Errorf("listing a holder of %s: %w", name, err)
 	}

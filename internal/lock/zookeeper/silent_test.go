@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestSilentMember opens Lockers on two servers, one of which accepts connections and
-// answers nothing. The library tries the servers in a random order.
+// TestSilentMember opens Lockers on two servers, one of which accepts connections and does not
+// answer. The library tries the servers in a random order.
 func TestSilentMember(t *testing.T) {
 	t.Parallel()
 	server := testenv.ZooKeeper(t)

@@ -15,11 +15,11 @@ func (b *backend) ticksRoot() string { return b.base + "/ticks" }
 
 func (b *backend) tickNode(job string) string { return b.ticksRoot() + "/" + url.PathEscape(job) }
 
-// LastTick returns the last tick that was recorded for the job; 0 if there is none.
+// LastTick returns the last recorded tick of the job, or 0 if there is none.
 func (l *Locker) LastTick(ctx context.Context, job string) (int64, error) {
 	b, answer := l.backend, make(chan int64, 1)
 	err := b.call(ctx, func() error {
-		// Without it, a server that lags behind the leader could answer with an old tick.
+		// Without Sync, a server that lags behind the leader could answer with an old tick.
 		if _, err := b.conn.Sync(b.tickNode(job)); err != nil {
 			return err
 		}
@@ -33,7 +33,7 @@ func (l *Locker) LastTick(ctx context.Context, job string) (int64, error) {
 	return <-answer, nil
 }
 
-// readTick also returns the state of the node; nil if there is no node.
+// readTick also returns the state of the node, or nil if there is no node.
 func (b *backend) readTick(node string) (tick int64, stat *zk.Stat, err error) {
 	text, stat, err := b.conn.Get(node)
 	if errors.Is(err, zk.ErrNoNode) {
@@ -46,7 +46,7 @@ func (b *backend) readTick(node string) (tick int64, stat *zk.Stat, err error) {
 	return tick, stat, err
 }
 
-// RecordTick records the tick unless it or a later one is recorded.
+// RecordTick records the tick unless the same tick or a later one is recorded.
 func (l *Locker) RecordTick(ctx context.Context, job string, tick int64) (recorded bool, err error) {
 	answer := make(chan bool, 1)
 	err = l.backend.call(ctx, func() error {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestWaiterOutlivesItsNode deletes the node, or ends the session, of a waiter that never
-// held the lock. It must go on waiting, in a new place, and be granted the lock.
+// TestWaiterOutlivesItsNode deletes the node, or ends the session, of a waiter that never held the
+// lock. The waiter must continue to wait, in a new place, and get the lock.
 func TestWaiterOutlivesItsNode(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -28,7 +28,7 @@ func TestWaiterOutlivesItsNode(t *testing.T) {
 		}},
 		{"session expired", 2 * time.Second, func(t *testing.T, conn *zk.Conn, name string, wire *testenv.Wire, waiting <-chan locktest.Answer) {
 			wire.Freeze()
-			waitForContenders(t, conn, name, 1) // the server has ended the session
+			waitForContenders(t, conn, name, 1) // true when the server has ended the session
 			wire.Thaw()
 			testenv.Await(t, "the waiter has a new place, or its wait has ended", func() bool {
 				return len(contenders(t, conn, name)) == 2 || len(waiting) > 0

@@ -2,15 +2,16 @@ package zookeeper
 
 import "github.com/go-zookeeper/zk"
 
-// watch is a watch of a node. All of this process that wait for the node's deletion
-// share it: the library cannot end a watch, so those of waiters that give up would
-// accumulate for as long as the node exists.
+// watch is a watch of a node. All callers of this process that wait for the node's deletion share
+// it. The library cannot end a watch, so the watches of waiters that give up would accumulate while
+// the node exists.
 type watch struct {
 	fired chan struct{} // closed when the node has changed, or the watch has failed
-	err   error         // why it has failed; not set before fired is closed
+	err   error         // why the watch has failed; not set before fired is closed
 }
 
-// watch returns the watch of the node. It returns zk.ErrNoNode if there is no node.
+// watch returns the shared watch of the node, and begins it if there is none. It returns
+// zk.ErrNoNode if the node does not exist.
 func (b *backend) watch(path string) (*watch, error) {
 	b.mu.Lock()
 	w := b.watches[path]
@@ -35,7 +36,7 @@ func (b *backend) watch(path string) (*watch, error) {
 			w.err = zk.ErrClosing
 		}
 		b.mu.Lock()
-		if b.watches[path] == w { // it is not if two calls came at once
+		if b.watches[path] == w { // another call may have replaced the watch
 			delete(b.watches, path)
 		}
 		b.mu.Unlock()

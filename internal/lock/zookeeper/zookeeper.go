@@ -1,17 +1,16 @@
-// Package zookeeper locks in ZooKeeper. It follows the recipe of Apache Curator's
-// InterProcessMutex and uses the same node names, so that Java services and this
-// one wait in one queue. Each contender creates an ephemeral sequential node. The
-// first node has the lock, and each of the others watches the node before it. See
+// Package zookeeper locks in ZooKeeper. It follows the recipe of Apache Curator's InterProcessMutex
+// and uses the same node names, so that Java services and this one wait in one queue. Each
+// contender creates an ephemeral sequential node. The first node has the lock, and each of the
+// others watches the node before it. See
 // https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks.
 //
-// Processes are granted a lock in the order in which they asked. The fencing
-// token is the czxid of the holder's node. The node's sequence number would not
-// do: it starts again at 0 when the parent node is deleted.
+// Processes get a lock in the order of their requests. The fencing token is the czxid of the
+// holder's node. The node's sequence number cannot be the token, because it starts again at 0 when
+// the parent node is deleted.
 //
-// When the connection is lost the session is suspended: the client cannot know
-// whether the server has ended it. The session's leases then end at once. The
-// node of a lost lease stays until its Unlock, because the holder's work may go on
-// until then, or until the server ends the session.
+// When the connection is lost the session is suspended: the client cannot know whether the server
+// has ended it. The session's leases then end at once. The node of a lost lease stays until its
+// Unlock or the end of the session, because the holder may work until then.
 package zookeeper
 
 import (
@@ -57,7 +56,7 @@ type Locker struct {
 	backend *backend
 }
 
-// CheckAddress returns what is wrong with the address, if anything.
+// CheckAddress returns an error if the address is invalid.
 func CheckAddress(text string) error {
 	_, err := address.Parse(text)
 	return err
@@ -134,7 +133,7 @@ func (b *backend) authenticate(ctx context.Context, a address.Address) error {
 func (l *Locker) Close() error {
 	l.backend.stop()
 	l.backend.conn.Close()
-	l.backend.suspend() // the client does it too, but may do so later
+	l.backend.suspend() // the client ends the session too, but may do so later
 	l.backend.work.Wait()
 	return nil
 }
@@ -142,7 +141,7 @@ func (l *Locker) Close() error {
 type backend struct {
 	conn    *zk.Conn
 	base    string          // the parent of all nodes
-	acl     []zk.ACL        // of all nodes
+	acl     []zk.ACL        // ACL of all nodes
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
 	work    sync.WaitGroup // requests under way, and nodes being deleted
@@ -151,11 +150,11 @@ type backend struct {
 	mu          sync.Mutex
 	suspensions int // how many times the session was suspended
 	held        map[*grant]bool
-	watches     map[string]*watch // by path: those that have not fired
+	watches     map[string]*watch // watches that have not fired, by path
 }
 
-// suspend ends all leases, because the server may have ended the session. It leaves
-// their nodes: the session may go on, and the holders' work goes on until they notice.
+// suspend ends all leases, because the server may have ended the session. It leaves their nodes,
+// because the session may continue, and holders work on until they notice.
 func (b *backend) suspend() {
 	b.mu.Lock()
 	b.suspensions++
@@ -235,7 +234,7 @@ type grant struct {
 	backend *backend
 	parent  string
 	guid    string
-	node    string // empty: not known yet
+	node    string // empty: the name is not known yet
 	czxid   int64
 	lost    func(error)
 	granted bool // see setGranted
@@ -243,8 +242,8 @@ type grant struct {
 
 func (g *grant) Token() uint64 { return uint64(g.czxid) }
 
-// Watch waits until the contender's node is deleted. If the connection is lost, the
-// lease ends by suspend, and Watch waits for ctx's end.
+// Watch waits until the contender's node is deleted. If the connection is lost, suspend ends the
+// lease, and Watch waits for ctx's end.
 func (g *grant) Watch(ctx context.Context) error {
 	for {
 		w, err := g.backend.watch(g.path(g.node))
@@ -278,7 +277,7 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 	select {
 	case err = <-answer:
 	case <-ctx.Done():
-		// The library has no timeout of its own for an answer.
+		// The library does not bound the wait for an answer.
 		timer := time.NewTimer(answerTimeout)
 		defer timer.Stop()
 		select {
@@ -286,7 +285,7 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 		case <-timer.C:
 			b.work.Go(func() {
 				<-answer
-				g.deleteAsync() // the lock may have been granted after all
+				g.deleteAsync() // the lock may have been granted despite the error
 			})
 			return ctx.Err()
 		}
@@ -318,9 +317,8 @@ func (g *grant) createNode(marker, root string, data []byte) error {
 	return nil
 }
 
-// create creates the node with the data, and the nodes above it if they are missing,
-// those below root as containers. It returns the node's name, which the server
-// completes.
+// create creates the node with the data. It also creates missing nodes above it, those below root
+// as containers. It returns the node's name, which the server completes.
 func (b *backend) create(node, root string, data []byte, flags int32) (created string, err error) {
 	for {
 		created, err := b.conn.Create(node, data, flags, b.acl)
@@ -333,10 +331,9 @@ func (b *backend) create(node, root string, data []byte, flags int32) (created s
 	}
 }
 
-// createMissing creates the node, and first those above it that are missing. It sends
-// no request for nodes that exist above a node that exists: the user may lack the
-// permission for them. Nodes below root are containers, as Curator's are: the server
-// deletes them some time after their last child.
+// createMissing creates the node, after the missing nodes above it. It sends no requests about
+// nodes above an existing node, because the user may lack the permission for them. Nodes below root
+// are containers, as Curator's are: the server deletes them some time after their last child.
 func (b *backend) createMissing(node, root string) error {
 	for {
 		var err error
@@ -357,9 +354,8 @@ func (b *backend) createMissing(node, root string) error {
 	}
 }
 
-// wait waits for the contender's turn. It reads the token at the same time, beside
-// the listing or while other contenders are before this one, so that the holder
-// does not wait for it.
+// wait waits for the contender's turn. Meanwhile it reads the token, so that the holder does not
+// wait for it.
 func (g *grant) wait(ctx context.Context, wait bool) error {
 	read := make(chan error, 1)
 	g.backend.work.Go(func() { read <- g.readToken() })
@@ -437,10 +433,10 @@ func (g *grant) checkTurn() (predecessor string, err error) {
 	}
 }
 
-// sequence returns the part of a contender's name by which contenders are sorted:
-// everything after the last marker. It returns an empty string for a node that is
-// not a contender's, such as the node of the lock a/lock-0 below that of the lock
-// a. No part of a lock's name begins as a contender's node does.
+// sequence returns the part of a contender's name by which contenders are sorted: everything after
+// the last marker. It returns an empty string for a node that is not a contender's, such as the
+// node of the lock a/lock-0 below that of the lock a. No part of a lock's name can begin like the
+// name of a contender's node.
 func sequence(node string) string {
 	at := strings.LastIndex(node, nameMarker)
 	if at < 0 || !strings.HasPrefix(node, namePrefix) {
@@ -473,13 +469,13 @@ func (g *grant) StartRelease() (wait func(ctx context.Context) error) {
 		case err := <-answer:
 			return err
 		case <-ctx.Done():
-			return ctx.Err() // the deletion goes on
+			return ctx.Err() // the deletion continues
 		}
 	}
 }
 
-// delete ends the contender, see deleteAsync. It waits for that for at most
-// answerTimeout; the deletion goes on afterwards.
+// delete ends the contender, see deleteAsync. It waits for the deletion for at most answerTimeout,
+// and the deletion continues afterwards.
 func (g *grant) delete(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
@@ -507,8 +503,8 @@ func (g *grant) deleteAsync() <-chan struct{} {
 	return deleted
 }
 
-// tryDelete reports whether the contender has no node any more. It also returns true if
-// an ACL refuses the deletion, because another attempt would be refused too.
+// tryDelete reports whether the contender's node no longer exists. It also returns true if an ACL
+// refuses the deletion, because another attempt would be refused too.
 func (g *grant) tryDelete() bool {
 	node, err := g.findNode()
 	if node != "" {
@@ -523,7 +519,7 @@ func (g *grant) findNode() (string, error) {
 	if g.node != "" {
 		return g.node, nil
 	}
-	// Without it, a server that lags behind the leader could answer with an old list.
+	// Without Sync, a server that lags behind the leader could answer with an old list.
 	if _, err := g.backend.conn.Sync(g.parent); err != nil {
 		return "", err
 	}

@@ -54,7 +54,7 @@ func TestTokensRiseWithoutParent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The same if Root and the node above it are deleted.
+	// Locks must also work after Root and the node above Root were deleted.
 	if err := errors.Join(conn.Delete(Root, -1), conn.Delete(path.Dir(Root), -1)); err != nil {
 		t.Fatal(err)
 	}
@@ -125,9 +125,9 @@ func fourLetterWord(t *testing.T, addr, word string) string {
 	return string(answer)
 }
 
-// watchers returns how many sessions watch each contender's node of the lock, apart from
-// the session that owns it. The answer to wchp has a line for each node, and below it a line with a
-// tab for each session.
+// watchers returns how many sessions watch each contender's node of the lock, without the session
+// that owns the node. The answer to wchp has a line for each node, and below it a line with a tab
+// for each session.
 func watchers(t *testing.T, addr string, conn *zk.Conn, name string) map[string]int {
 	t.Helper()
 	watched := make(map[string]int)
@@ -151,8 +151,8 @@ func watchers(t *testing.T, addr string, conn *zk.Conn, name string) map[string]
 	return watched
 }
 
-// TestWaitersWatchTheirPredecessor asks the server who watches what. Each release
-// must wake one waiter only. A holder may also watch its own node.
+// TestWaitersWatchTheirPredecessor reads from the server which nodes are watched. Each release must
+// wake only one waiter. A holder may also watch its own node.
 func TestWaitersWatchTheirPredecessor(t *testing.T) {
 	t.Parallel()
 	const name, waiters = "watched", 5
@@ -160,7 +160,7 @@ func TestWaitersWatchTheirPredecessor(t *testing.T) {
 	conn := connect(t, addr)
 	lease := locktest.MustLock(t, open(t, addr, 10*time.Second), name)
 	var waiting []<-chan locktest.Answer
-	for i := range waiters { // an instance with its own session each
+	for i := range waiters { // an instance with its own session for each waiter
 		waiting = append(waiting, locktest.LockAsync(t.Context(), open(t, addr, 10*time.Second), name))
 		waitForContenders(t, conn, name, 2+i)
 	}
@@ -191,15 +191,15 @@ func TestWaitersWatchTheirPredecessor(t *testing.T) {
 	}
 }
 
-// TestInvalidNames asks for names that are no valid paths. The requests must fail
-// at once and leave no node, not even at the lock that a cleaned path would name.
+// TestInvalidNames requests names that are not valid paths. The requests must fail at once and
+// leave no node, not even at the lock that a cleaned path would name.
 func TestInvalidNames(t *testing.T) {
 	t.Parallel()
 	addr := testenv.OwnZooKeeper(t).Addr()
 	conn := connect(t, addr)
 	ours := open(t, addr, 10*time.Second)
 	valid := []string{"a", "b", "a/b"}
-	for _, name := range valid { // creates their nodes
+	for _, name := range valid { // creates the nodes of valid names
 		locktest.MustUnlock(t, locktest.MustLock(t, ours, name))
 	}
 	for _, name := range []string{
@@ -288,8 +288,8 @@ func mustCut(t *testing.T, wire *testenv.Wire) {
 	}
 }
 
-// mustKeepSession checks that the session is still the same. The end of a session
-// deletes its nodes, so that a test of their deletion would prove nothing.
+// mustKeepSession checks that the session is still the same. The end of a session would delete its
+// nodes, and a test of their deletion would prove nothing.
 func mustKeepSession(t *testing.T, l *Locker, session int64) {
 	t.Helper()
 	if now := l.backend.conn.SessionID(); now != session {
@@ -308,7 +308,7 @@ func TestCutDuringRelease(t *testing.T) {
 	others := open(t, server, 10*time.Second)
 	for _, test := range []struct {
 		name     string
-		executed bool // by the server
+		executed bool // the server has executed the request
 		lose     func(*testenv.Wire)
 	}{
 		{"request lost", false, func(w *testenv.Wire) { w.Freeze() }},
@@ -354,15 +354,15 @@ func TestCutDuringRelease(t *testing.T) {
 			}
 			waitForContenders(t, conn, name, 0)
 			locktest.MustUnlock(t, locktest.MustLock(t, others, name))
-			locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // the client has learned whether its session goes on
+			locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // by now the client knows whether its session continues
 			mustKeepSession(t, ours, session)
 		})
 	}
 }
 
-// TestLostConnectionEndsLeases cuts a holder's connection. The holder cannot know
-// whether its session goes on, so its lease must end. Its work may go on until it
-// unlocks, so no other contender may have the lock before.
+// TestLostConnectionEndsLeases cuts a holder's connection. The holder cannot know whether its
+// session continues, so its lease must end. Its work may continue until it unlocks, so no other
+// contender may get the lock before.
 func TestLostConnectionEndsLeases(t *testing.T) {
 	t.Parallel()
 	server := testenv.ZooKeeper(t)
@@ -386,9 +386,8 @@ func TestLostConnectionEndsLeases(t *testing.T) {
 	mustKeepSession(t, ours, session)
 }
 
-// TestSuspendedWhileListing suspends the session and deletes the contender's node
-// while the list that shows the contender as the first is on its way. That list
-// must not grant the lock.
+// TestSuspendedWhileListing suspends the session and deletes the contender's node while a list that
+// shows the contender as the first is under way. That list must not grant the lock.
 func TestSuspendedWhileListing(t *testing.T) {
 	t.Parallel()
 	server := testenv.ZooKeeper(t)
@@ -421,8 +420,8 @@ func TestSuspendedWhileListing(t *testing.T) {
 	}
 }
 
-// lastRequest returns the kind of the backend's last request that the server has
-// processed, in the server's abbreviation.
+// lastRequest returns the kind of the backend's last request that the server has processed, as
+// abbreviated by the server.
 func lastRequest(t *testing.T, addr string, b *backend) string {
 	t.Helper()
 	_, line, _ := strings.Cut(fourLetterWord(t, addr, "cons"), fmt.Sprintf("sid=0x%x,lop=", b.conn.SessionID()))
@@ -476,7 +475,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	locktest.MustEndGoroutines(t, before)
 }
 
-// watches returns how many watches the client library of the Locker keeps.
+// watches returns the number of watches in the client library of the Locker.
 func watches(l *Locker) (n int) {
 	byPath := reflect.ValueOf(l.backend.conn).Elem().FieldByName("watchers")
 	for each := byPath.MapRange(); each.Next(); {
@@ -485,8 +484,8 @@ func watches(l *Locker) (n int) {
 	return n
 }
 
-// TestAbandonedWaitsShareAWatch has waiters for a held lock give up. The library cannot
-// end a watch before it fires, so they must not leave one each.
+// TestAbandonedWaitsShareAWatch makes waiters for a held lock give up. The library cannot end a
+// watch before it fires, so the waiters must share one.
 func TestAbandonedWaitsShareAWatch(t *testing.T) {
 	t.Parallel()
 	const name, waits = "given-up", 20

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// progressPause is the pause between two log lines that say how far the audit is.
+// progressPause is the pause between two log lines about the progress of the audit.
 const progressPause = 5 * time.Second
 
 // Auditor audits stock. *reconcile.Reconciler is one.
@@ -25,15 +25,15 @@ type Auditor interface {
 	AuditAll(ctx context.Context, o reconcile.AuditOptions) (reconcile.AuditSummary, error)
 }
 
-// Options say what Print does.
+// Options are the options of Print.
 type Options struct {
-	Repair bool // correct what differs
+	Repair bool // correct the differences
 	JSON   bool // print one JSON document instead of a table
 }
 
-// Print audits all stock and prints each finding as soon as it is known. log says every few
-// seconds how far the audit is. Print returns an error if the audit or the output fails, or
-// if a difference is left.
+// Print audits all stock and prints each finding as soon as it is known. log gets the progress of
+// the audit every few seconds. Print returns an error if the audit or the output fails, or if a
+// difference is left.
 func Print(ctx context.Context, a Auditor, o Options, stdout io.Writer, log *slog.Logger) error {
 	out := bufio.NewWriter(stdout)
 	var print printer = &textTable{w: out}
@@ -68,7 +68,7 @@ func Print(ctx context.Context, a Auditor, o Options, stdout io.Writer, log *slo
 	return nil
 }
 
-// printer prints the result of an audit while it goes on.
+// printer prints the result of an audit while the audit runs.
 type printer interface {
 	finding(f reconcile.Finding) error
 	end(s reconcile.AuditSummary) error
@@ -173,8 +173,8 @@ type jsonFinding struct {
 	Held        int64            `json:"held"`
 	Available   int64            `json:"available"`
 	Undelivered int64            `json:"undelivered"`
-	Gate        *jsonLevel       `json:"gate"`     // null if it is not filled
-	Recorded    *int64           `json:"recorded"` // null if it was not counted
+	Gate        *jsonLevel       `json:"gate"`     // null if the gate is not filled
+	Recorded    *int64           `json:"recorded"` // null if records were not counted
 	Segments    []*jsonLevel     `json:"segments,omitempty"`
 	Claims      []jsonClaim      `json:"claims,omitempty"`
 	Differences []jsonDifference `json:"differences"`

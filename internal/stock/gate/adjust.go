@@ -15,15 +15,14 @@ const (
 	adjustFenced    = 3
 )
 
-// Adjust applies an addition once. Every segment gets its share. It drops the addition if
-// the count was filled under a later epoch, because that fill included it. After an error
-// it may have applied a part of the addition, if SKUs are divided, or all of it, if the
-// answer was lost: call it again, which applies the rest.
+// Adjust applies an addition once. Every segment gets its share. It drops the addition if the count
+// was filled under a later epoch, because that fill included it. After an error it may have applied
+// the addition, or a part of it if SKUs are divided. Call it again to apply the rest.
 //
-// Errors: stock.ErrNotFilled (as *stock.Refusal): the count is not filled under the
-// change's epoch yet, and the fill under way may not include it. stock.ErrChangeGap (as
-// *stock.Refusal): an earlier change is missing. stock.ErrBusy: it could not get a lock in
-// time.
+// Errors: stock.ErrNotFilled (as *stock.Refusal) means that the count is not filled under the
+// change's epoch yet, and the fill under way may not include the change. stock.ErrChangeGap (as
+// *stock.Refusal) means that an earlier change is missing. stock.ErrBusy means that Adjust could
+// not get a lock in time.
 func (c *Counter) Adjust(ctx context.Context, change stock.Change) error {
 	for _, part := range c.layout.changes(change) {
 		err := c.layout.Locks.hold(ctx, []stock.SKU{part.SKU}, func(ctx context.Context, tokens tokenSet) error {

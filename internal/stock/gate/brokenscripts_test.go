@@ -9,9 +9,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock/gatetest"
 )
 
-// TestBrokenScripts breaks one script in one place at a time, and expects the check
-// of the named promise to fail. A check that passes with a broken script proves
-// nothing about the real one.
+// TestBrokenScripts breaks one script in one place at a time. The check of the named promise must
+// fail. A check that passes with a broken script proves nothing about the real one.
 func TestBrokenScripts(t *testing.T) {
 	t.Parallel()
 	take := func(s *scripts) *script { return &s.take }

@@ -12,24 +12,22 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// command is a command that the client does not send again if its answer is lost, unless
-// it is repeatable. A take that ran twice, with a settle in between, would cut its units
-// twice. So would write.lua. The caller deals with an unknown outcome.
+// command is a command that the client does not send again after a lost answer, unless it is
+// repeatable. A take that ran twice, with a settle in between, would cut its units twice, and so
+// would write.lua. The caller handles an unknown outcome.
 //
-// The client still follows a cluster's redirections: they say that the command
-// did not run.
+// The client still follows a cluster's redirections, because a redirected command did not run.
 type command struct {
 	redis.Cmder
-	script     string // the name of the script that it runs; empty if it runs none
+	script     string // name of the script that the command runs; empty: the command runs no script
 	repeatable bool
 }
 
-// NoRetry tells the client not to send the command again.
+// NoRetry stops the client from sending the command again.
 func (c command) NoRetry() bool { return !c.repeatable }
 
-// ScriptName returns the name of the gate's script that a command runs, for example
-// "take", or "" if it runs none. Hooks of the client can ask it about the commands that
-// they see.
+// ScriptName returns the name of the gate's script that a command runs, for example "take", or ""
+// if it runs none. Hooks of the client can call it with the commands that they see.
 func ScriptName(cmd redis.Cmder) string {
 	c, _ := cmd.(command)
 	return c.script
@@ -38,8 +36,8 @@ func ScriptName(cmd redis.Cmder) string {
 // call is one run of a script.
 type call struct {
 	script *script
-	args   []any              // of EVALSHA
-	cmd    *redis.IntSliceCmd // if the script returns numbers
+	args   []any              // arguments of EVALSHA
+	cmd    *redis.IntSliceCmd // set if the script returns numbers
 }
 
 func newCall(s *script, keys, args []string) *call {
@@ -71,7 +69,7 @@ func (c *call) prepare(ctx context.Context) command {
 // errors that forbid writing stop a script at its first write.
 var notRun = []string{
 	"BUSY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "OOM", "MISCONF", "NOREPLICAS",
-	"NOAUTH", "NOPERM", "WRONGPASS", "MOVED", "ASK", "max number of clients reached", // the client compares without "ERR "
+	"NOAUTH", "NOPERM", "WRONGPASS", "MOVED", "ASK", "max number of clients reached", // the client removes "ERR " before it compares
 }
 
 // proven wraps err in an error of package stock if err proves that the command
@@ -94,8 +92,8 @@ func proven(err error) error {
 	return err
 }
 
-// isNotSent reports whether err proves that nothing was sent: no connection was
-// made, or none was free.
+// isNotSent reports whether err proves that the command was not sent, because no connection was
+// made or none was free.
 func isNotSent(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrClosed)
@@ -112,7 +110,7 @@ func (c *Counter) run(ctx context.Context, calls ...*call) error {
 	}
 	pipe := c.client.Pipeline()
 	for _, call := range calls {
-		_ = pipe.Process(ctx, call.prepare(ctx)) // queues it
+		_ = pipe.Process(ctx, call.prepare(ctx)) // Process queues the command
 	}
 	_, _ = pipe.Exec(ctx) // each call has its own error
 	var errs []error

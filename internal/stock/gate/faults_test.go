@@ -21,17 +21,17 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// subject is a gate of a new ledger, whose client fails on demand. It has 10 units of
-// each of the SKUs a and b, and held in flight.
+// subject is a gate of a new ledger with a client that fails on demand. It has 10 units of each of
+// the SKUs a and b, and held in flight.
 type subject struct {
 	gate    counted
-	journal *Journal // of Script on one server; otherwise nil
+	journal *Journal // journal of Script on one server; otherwise nil
 	held    stock.Take
-	queued  stock.Take // by prepare
+	queued  stock.Take // set by prepare
 }
 
-// state returns the counts, the records and the queued orders of the ledger, without
-// times and fences. burned also asks for the burned takes.
+// state returns the counts, the records and the queued orders of the ledger, without times and
+// fences. If burned is set, it also returns the burned takes.
 func (s *subject) state(t *testing.T, burned bool) string {
 	t.Helper()
 	lines := make(map[string]bool)
@@ -91,11 +91,11 @@ type faultCall struct {
 	name    string
 	prepare func(*subject, context.Context) error
 	call    func(*subject, context.Context) error
-	take    *stock.Deduction                      // what the call takes
-	again   func(*subject, context.Context) error // does the rest of a call that failed; nil: call
-	inParts bool                                  // a call that fails may have done a part
-	only    string                                // the commands that fail, by their text
-	nodes   bool                                  // the commands go to the servers of a cluster, past the cluster's client
+	take    *stock.Deduction                      // the deduction that the call takes
+	again   func(*subject, context.Context) error // repeats a failed call to do the rest; nil: call itself
+	inParts bool                                  // a failed call may have done a part
+	only    string                                // text of the commands that fail
+	nodes   bool                                  // the commands go directly to the servers of a cluster
 }
 
 func taking(name string, d stock.Deduction) faultCall {
@@ -105,11 +105,11 @@ func taking(name string, d stock.Deduction) faultCall {
 	}}
 }
 
-// faultCalls has every call of a gate.
+// faultCalls lists every call of a gate.
 var faultCalls = []faultCall{
 	taking("Take", namedOrder("new", stock.Line{SKU: "a", Quantity: 1}, stock.Line{SKU: "b", Quantity: 2})),
 	taking("Take again", again(namedOrder("new", stock.Line{SKU: "a", Quantity: 1}))),
-	taking("Take all", namedOrder("new", stock.Line{SKU: "a", Quantity: 8})), // gathers, if it is segmented
+	taking("Take all", namedOrder("new", stock.Line{SKU: "a", Quantity: 8})), // gathers on a segmented gate
 	{name: "Take too much", call: func(s *subject, ctx context.Context) error {
 		_, err := s.gate.Take(ctx, namedOrder("new", stock.Line{SKU: "a", Quantity: 9}))
 		if err == nil {
@@ -170,7 +170,7 @@ func again(d stock.Deduction) stock.Deduction {
 	return d
 }
 
-// filled accepts that an earlier try has filled the count.
+// filled ignores the error if an earlier try has filled the count.
 func filled(err error) error {
 	if errors.Is(err, stock.ErrStaleEpoch) {
 		return nil
@@ -190,7 +190,7 @@ func scanned(ctx context.Context, g gatetest.Gate) error {
 	}
 }
 
-// journalCalls has the calls of a journal. They begin with queued in the journal.
+// journalCalls lists the calls of a journal. They begin with queued in the journal.
 var journalCalls = []faultCall{
 	{name: "Queue", call: func(s *subject, ctx context.Context) error {
 		_, err := s.journal.Queue(ctx, namedOrder("new", stock.Line{SKU: "b", Quantity: 1}), queuedAt)
@@ -248,7 +248,7 @@ func loseOrder(s *subject, ctx context.Context) error {
 	return s.gate.client.HDel(ctx, s.gate.queuedKey(), s.queued.OrderID.String()).Err()
 }
 
-// faultGates has every gate. Its locks never fail.
+// faultGates lists every gate. Its locks never fail.
 var faultGates = map[string]func(redis.UniversalClient, uuid.UUID) counted{
 	"Script":    func(c redis.UniversalClient, l uuid.UUID) counted { return script0(c, l).any() },
 	"ReadWrite": func(c redis.UniversalClient, l uuid.UUID) counted { return readWrite0(c, l).any() },
@@ -287,17 +287,17 @@ func newSubject(t *testing.T, client redis.UniversalClient, gate string, c fault
 	return s
 }
 
-// TestFailedCommands makes each command of each call fail, before it is sent and after
-// it ran. The call returns that error and nothing else. It has done all or nothing,
-// or a part where that is documented, and the same call again does the rest. By default it
-// leaves out ReadWrite, whose commands Locked sends.
+// TestFailedCommands makes each command of each call fail, before it is sent and after it ran. The
+// call must return that error only. It must have done all or nothing, or a part where that is
+// documented, and the same call again must do the rest. By default it leaves out ReadWrite, whose
+// commands Locked sends.
 func TestFailedCommands(t *testing.T) {
 	t.Parallel()
 	failedCommands(t, "Redis")
 }
 
-// TestFailedCommandsOnACluster does so for the gates that differ there: by default for the one
-// that sends commands to several nodes.
+// TestFailedCommandsOnACluster repeats TestFailedCommands on a cluster. By default it runs only the
+// gate that sends commands to several nodes.
 func TestFailedCommandsOnACluster(t *testing.T) {
 	t.Parallel()
 	failedCommands(t, "Cluster")
@@ -395,8 +395,8 @@ func unburned(state string) string {
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "burned ") }), "\n")
 }
 
-// TestUnreadableAnswers lets each script return what it never does. The outcome of the
-// call is then unknown.
+// TestUnreadableAnswers makes each script return an impossible answer. The outcome of the call must
+// then be unknown.
 func TestUnreadableAnswers(t *testing.T) {
 	t.Parallel()
 	scripts := map[string]func(*scripts) *script{
@@ -447,8 +447,8 @@ func (e serverError) Error() string { return string(e) }
 
 func (serverError) RedisError() {}
 
-// TestProven checks which errors prove that nothing was done. After any other error the
-// outcome is unknown. A call without an error, as most are, allocates nothing for that.
+// TestProven checks which errors prove that nothing was done. After any other error the outcome is
+// unknown. For a call without an error, the usual case, the check must not allocate.
 func TestProven(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { _ = proven(nil) }); n > 0 || proven(nil) != nil {
 		t.Errorf("no error: %v allocations, %v", n, proven(nil))
@@ -475,8 +475,8 @@ func TestProven(t *testing.T) {
 	}
 }
 
-// TestKeysOfAnotherType lets each call meet keys that have no hashes. The others of the
-// ledger's SKUs are on the same keys, so no call may answer as if they were empty.
+// TestKeysOfAnotherType runs each call on keys of the wrong type. The ledger's other SKUs use the
+// same keys, so no call may answer as if they were empty.
 func TestKeysOfAnotherType(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Redis")
@@ -504,8 +504,8 @@ func TestKeysOfAnotherType(t *testing.T) {
 	}
 }
 
-// TestUnreadableRecords checks that an unreadable record or entry is an error, and that
-// the takes beside it are listed.
+// TestUnreadableRecords checks that an unreadable record or entry is an error, and that the takes
+// beside it are listed.
 func TestUnreadableRecords(t *testing.T) {
 	t.Parallel()
 	order, take := uuid.NewString(), uuid.NewString()
@@ -537,7 +537,7 @@ func TestUnreadableRecords(t *testing.T) {
 			}
 			again := namedOrder("", stock.Line{SKU: "a", Quantity: 1})
 			again.OrderID, again.Again = uuid.MustParse(order), true
-			if _, err := s.gate.Take(t.Context(), again); gate == "Segmented" && !errors.Is(err, errRecord) { // only it reads the record
+			if _, err := s.gate.Take(t.Context(), again); gate == "Segmented" && !errors.Is(err, errRecord) { // only this gate reads the record
 				t.Errorf("%s: taken again: %v", kind, err)
 			}
 			takes, err := s.gate.InFlight(t.Context(), 10, "a", "b")
@@ -563,12 +563,12 @@ func TestUnreadableRecords(t *testing.T) {
 	}
 }
 
-// TestUnreadableCursor checks that a cursor of no scan is an error on a cluster, and that
-// a scan whose server has left goes on.
+// TestUnreadableCursor checks that an invalid cursor is an error on a cluster, and that a scan
+// whose server has left continues.
 func TestUnreadableCursor(t *testing.T) {
 	t.Parallel()
 	g := scriptOn(t, shared.client(t, "Cluster"))
-	var address string // of the first server
+	var address string // address of the first server
 	_, next, err := g.ScanInFlight(t.Context(), 0, "")
 	if address, _, _ = strings.Cut(next, " "); err != nil || address == "" {
 		t.Fatalf("%q, %v", next, err)
@@ -613,8 +613,8 @@ func TestUnreadableCounts(t *testing.T) {
 	}
 }
 
-// TestUnknownClient checks that a gate on a kind of client that it does not know can
-// neither load its scripts nor claim that they are loaded.
+// TestUnknownClient checks that a gate on an unknown kind of client can neither load its scripts
+// nor report them as loaded.
 func TestUnknownClient(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{})
@@ -648,8 +648,8 @@ func TestUnreadableMark(t *testing.T) {
 	}
 }
 
-// TestJournal_UnreadableAnswers answers with messages without a time, and the script with
-// nothing.
+// TestJournal_UnreadableAnswers makes Redis answer with messages without a time, and the script
+// with nothing.
 func TestJournal_UnreadableAnswers(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Redis", nil, -1)
@@ -671,7 +671,7 @@ func TestJournal_UnreadableAnswers(t *testing.T) {
 	}
 }
 
-// TestJournalRefuses checks that a server without XAUTOCLAIM is no journal's, and that
+// TestJournalRefuses checks that a server without XAUTOCLAIM cannot have a journal, and that
 // malformed deductions are not queued.
 func TestJournalRefuses(t *testing.T) {
 	t.Parallel()
@@ -692,8 +692,8 @@ func TestJournalRefuses(t *testing.T) {
 	wantLength(t, j, 0)
 }
 
-// TestCutAll decides takes of one count at once: a refused take changes nothing for the
-// others, and a failed write refuses only the takes that it had.
+// TestCutAll decides takes of one count at once. A refused take must not affect the others, and a
+// failed write must refuse only its own takes.
 func TestCutAll(t *testing.T) {
 	t.Parallel()
 	for _, fail := range []bool{false, true} {
@@ -731,8 +731,8 @@ func TestCutAll(t *testing.T) {
 	}
 }
 
-// TestEndedContext checks that a take on an ended context sends nothing, and that the
-// outcome of a take that is being decided is unknown when its caller leaves.
+// TestEndedContext checks that a take on an ended context sends nothing. If its caller leaves while
+// a take is being decided, the outcome must be unknown.
 func TestEndedContext(t *testing.T) {
 	t.Parallel()
 	for _, gate := range []string{"Script", "Queue"} {

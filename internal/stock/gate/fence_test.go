@@ -23,12 +23,11 @@ import (
 // is "BACKEND LOCKSERVER REDIS LEDGERID FENCED STEP".
 const stoppedEnv = "HOLDFAST_GATE_STOPPED"
 
-// stoppedLease is the lease of a holder that is stopped. It is the shortest that all lock
-// servers allow.
+// stoppedLease is the lease of a stopped holder. It is the shortest that all lock servers allow.
 const stoppedLease = 2 * time.Second
 
-// deafLocker is a locker that does not tell holders that a lease has ended, so that only
-// the store can refuse them. It calls before when it has a lock.
+// deafLocker is a locker that does not tell holders that a lease has ended, so that only the store
+// can refuse them. It calls before when it has got a lock.
 type deafLocker struct {
 	waitingLocker
 	before func()
@@ -100,11 +99,11 @@ func stoppedProcess(how string) (exit int) {
 	return 0
 }
 
-// TestOutlivedLock stops a process in the middle of a take until its lock has been
-// granted to another holder. Then the process continues and ignores that its lease
-// has ended. The fence refuses its late read and its late write. Without a fence
-// one unit is sold twice. Unless the run is thorough, the locks are in Redis: a gate knows
-// them all by one interface, and TestConformance of package locktest checks the tokens of each.
+// TestOutlivedLock stops a process in the middle of a take until its lock has been granted to
+// another holder. Then the process continues and ignores the end of its lease. The fence must
+// refuse its late read and its late write. Without a fence one unit is sold twice. Unless the run
+// is thorough, the locks are in Redis. A gate uses all locks through one interface, and
+// TestConformance of package locktest checks the tokens of each.
 func TestOutlivedLock(t *testing.T) {
 	t.Parallel()
 	address := testenv.OwnRedis(t).Addr()
@@ -137,19 +136,18 @@ func TestOutlivedLock(t *testing.T) {
 	}
 }
 
-// outlived is a take by a process that is stopped at a step until its lock has been
-// granted to this process.
+// outlived is a take by a process that is stopped at a step until its lock has been granted to this
+// process.
 type outlived struct {
 	client        redis.UniversalClient
-	address       string // of the client's server
-	backend, lock string // of the lock: its backend and server
+	address       string // address of the client's server
+	backend, lock string // backend and server of the lock
 	fenced        bool
 	step          string
 }
 
-// answer returns what the process prints after both have taken the same unit. On a busy
-// machine, the process may have lost its lock before it is stopped: then another one takes
-// its place.
+// answer returns the output of the process after both have taken the same unit. On a busy machine,
+// the process may lose its lock before it is stopped. Then another one takes its place.
 func (o outlived) answer(t *testing.T) string {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -187,7 +185,7 @@ func (o outlived) try(t *testing.T) (answer string, waited time.Duration) {
 	}
 	none := func() {}
 	between := none
-	if o.step == "before" { // both read before either writes
+	if o.step == "before" { // both holders read before either writes
 		between = resume
 	}
 	g, stop, err := underLock(t.Context(), o.backend, o.lock, lock.DefaultLease, o.client, ledger, o.fenced, none, between)
@@ -205,8 +203,8 @@ func (o outlived) try(t *testing.T) (answer string, waited time.Duration) {
 	return answer, waited
 }
 
-// TestFencesAreKept checks that every call that changes a count under a lock
-// checks its token, and that a fill sets the fence to its own.
+// TestFencesAreKept checks that every call that changes a count under a lock checks its token, and
+// that a fill sets the fence to its own token.
 func TestFencesAreKept(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Redis")
@@ -250,8 +248,8 @@ func TestFencesAreKept(t *testing.T) {
 	}
 }
 
-// TestGiveFencesALateWrite checks that the write of a take that was given back before it
-// arrived changes nothing.
+// TestGiveFencesALateWrite checks that a late write of a take that was given back before changes
+// nothing.
 func TestGiveFencesALateWrite(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
@@ -287,7 +285,7 @@ func TestGiveFencesALateWrite(t *testing.T) {
 	}
 }
 
-// TestNoToken checks that a call that has no token of the SKU changes nothing.
+// TestNoToken checks that a call without a token of the SKU changes nothing.
 func TestNoToken(t *testing.T) {
 	t.Parallel()
 	g, ctx := readWrite0(shared.client(t, "Redis"), uuid.New()), t.Context()

@@ -12,27 +12,25 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// maxFills bounds the counts that one script call fills, or on a cluster one
-// pipeline. Redis does nothing else during a call.
+// maxFills bounds the counts that one script call fills, or on a cluster one pipeline. Redis runs
+// no other command during a call.
 const maxFills = 250
 
-// maxLockedFills bounds the counts that one call fills at the same time, each under
-// a lock of its own.
+// maxLockedFills bounds the counts that FillAll fills concurrently, each under its own lock.
 const maxLockedFills = 8
 
-// Fill replaces the SKU's count under a new epoch and drops what was in flight. Segments
-// share the units evenly. With an error other than stock.ErrStaleEpoch it may have
-// replaced the count, or those of some segments, and then the SKU counts as not filled.
+// Fill replaces the SKU's count under a new epoch and drops what was in flight. Segments share the
+// units evenly. After an error other than stock.ErrStaleEpoch, it may have replaced the count, or
+// those of some segments. The SKU then counts as not filled.
 //
-// stock.ErrStaleEpoch (as *stock.Refusal): the count was filled under this epoch or a
-// later one already. stock.ErrBusy: it could not get the lock in time.
+// stock.ErrStaleEpoch (as *stock.Refusal) means that the count was filled under this epoch or a
+// later one already. stock.ErrBusy means that Fill could not get the lock in time.
 func (c *Counter) Fill(ctx context.Context, sku stock.SKU, epoch, units int64) error {
 	return c.FillAll(ctx, []stock.Fill{{SKU: sku, Epoch: epoch, Units: units}})[0]
 }
 
-// FillAll fills the counts of different SKUs with few script calls, or if locks guard
-// them, several at once. Its errors are those of Fill, one for each count, in the order
-// of fills.
+// FillAll fills the counts of different SKUs with few script calls, or concurrently if locks guard
+// them. Its errors are those of Fill, one for each count, in the order of fills.
 func (c *Counter) FillAll(ctx context.Context, fills []stock.Fill) []error {
 	filled := c.fillUnderLocks(ctx, c.layout.fills(fills))
 	if !c.layout.divides() {
@@ -41,7 +39,7 @@ func (c *Counter) FillAll(ctx context.Context, fills []stock.Fill) []error {
 	errs := make([]error, len(fills))
 	n := c.layout.Segments
 	for i, f := range fills {
-		// One error is enough: any segment that was not filled is a reason.
+		// One error is enough to report that the SKU is not filled.
 		errs[i] = refusalOf(f.SKU, cmp.Or(filled[i*n:(i+1)*n]...))
 	}
 	return errs

@@ -125,17 +125,16 @@ func withSegments(sku stock.SKU) []stock.SKU {
 	return []stock.SKU{sku, segmentOf(sku, 0), segmentOf(sku, 1), segmentOf(sku, 2)}
 }
 
-// conforming has the kinds of Redis on which TestConformance checks each gate unless
-// the run is thorough. The gate of the default strategy runs on a server and on a cluster. The
-// others run on one of the two, so that each of the two has a gate with locks and a
-// gate without, with segments and without. The in-process Redis is slow, and Sentinels
-// give the client a single server.
+// conforming has the kinds of Redis on which TestConformance checks each gate unless the run is
+// thorough. The gate of the default strategy runs on a server and on a cluster. Each other gate
+// runs on one of the two, so that both have gates with and without locks and segments. The
+// in-process Redis is slow, and Sentinels give the client a single server.
 var conforming = map[string][]string{
 	"Script": {"Redis", "Cluster"}, "Locked": {"Cluster"}, "Queue": {"Redis"}, "Segmented": {"Redis"}, "SegmentedLocked": {"Cluster"},
 }
 
-// TestConformance checks every gate on every kind of Redis. Unless the run is thorough,
-// it leaves out the pairs that conforming does not have.
+// TestConformance checks every gate on every kind of Redis. Unless the run is thorough, it leaves
+// out the pairs that conforming does not list.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, newGates := range makers {
@@ -152,9 +151,9 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestReadWriteOneCallAtATime checks that the gate that oversells keeps those
-// promises whose checks make one call at a time. Unless the run is thorough, it checks
-// them on one server only: TestConformance runs the same scripts under locks on a cluster.
+// TestReadWriteOneCallAtATime checks that the gate that oversells keeps the promises whose checks
+// make one call at a time. Unless the run is thorough, it uses one server only, because
+// TestConformance runs the same scripts under locks on a cluster.
 func TestReadWriteOneCallAtATime(t *testing.T) {
 	t.Parallel()
 	for _, kind := range thoroughly("Redis") {
@@ -179,7 +178,7 @@ func TestReadWriteOneCallAtATime(t *testing.T) {
 	}
 }
 
-// meeting returns a function that blocks its first caller until the second calls.
+// meeting returns a function that blocks its first caller until the second one calls.
 func meeting() func() {
 	var (
 		calls atomic.Int64
@@ -195,10 +194,9 @@ func meeting() func() {
 	}
 }
 
-// TestOverselling checks that NoOversell, which the sound gates pass, detects the
-// broken ones. Two takes always meet between reading and writing, so one of the
-// two updates is lost on any machine. Unless the run is thorough, one server stands
-// for all kinds of Redis: the fault is in the gates.
+// TestOverselling checks that NoOversell, which the sound gates pass, detects the broken ones. Two
+// takes always overlap between reading and writing, so one of the two updates is lost on any
+// machine. Unless the run is thorough, it uses one server, because the fault is in the gates.
 func TestOverselling(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []struct {

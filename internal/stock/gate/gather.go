@@ -38,7 +38,7 @@ func (g *Segmented) gather(ctx context.Context, planned stock.Take) (stock.Take,
 		defer func() {
 			ctx, cancel := detached(ctx)
 			defer cancel()
-			_ = g.announce(ctx, line.SKU, false) // if it fails, the next gather does it
+			_ = g.announce(ctx, line.SKU, false) // if the call fails, the next gather lowers the counter
 		}()
 	}
 	for range maxGatherTries {
@@ -62,8 +62,7 @@ func (g *Segmented) gather(ctx context.Context, planned stock.Take) (stock.Take,
 	return stock.Take{}, fmt.Errorf("%w: the counts of the order's SKUs change too fast to gather units", stock.ErrBusy)
 }
 
-// collect returns the parts that give the line its units: those with most units,
-// and as few as possible.
+// collect returns the parts that give the line its units, from as few segments as possible.
 func (g *Segmented) collect(ctx context.Context, line stock.Line) ([]stock.Part, error) {
 	levels, sum, err := g.segmentLevels(ctx, line.SKU)
 	if err != nil {
@@ -88,8 +87,8 @@ func (g *Segmented) collect(ctx context.Context, line stock.Line) ([]stock.Part,
 
 func (g *Segmented) gathersKey(sku stock.SKU) string { return g.counter.keyPrefix(sku) + ":gathers" }
 
-// gathers returns the counter of gathers, which only rises. It is odd while a take
-// gathers units of the SKU.
+// gathers returns the counter of gathers, which never falls. It is odd while a take gathers units
+// of the SKU.
 func (g *Segmented) gathers(ctx context.Context, sku stock.SKU) (int64, error) {
 	n, err := g.counter.client.Get(ctx, g.gathersKey(sku)).Int64()
 	if err != nil && !errors.Is(err, redis.Nil) {
@@ -98,8 +97,8 @@ func (g *Segmented) gathers(ctx context.Context, sku stock.SKU) (int64, error) {
 	return n, nil
 }
 
-// announce raises the counter of gathers so that it is odd when a gather begins
-// and even when it ends. It repairs the counter that a dead process left odd.
+// announce raises the counter of gathers, to an odd number when a gather begins and to an even one
+// when it ends. It also repairs a counter that a dead process left odd.
 func (g *Segmented) announce(ctx context.Context, sku stock.SKU, begins bool) error {
 	n, err := g.gathers(ctx, sku)
 	if err != nil {

@@ -18,21 +18,21 @@ func (c *Counter) scripts() *scripts { return c.running.Load() }
 // Use makes the counter run under generation g from now on.
 func (c *Counter) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID, g)) }
 
-// Load loads the generation's scripts into every master, once, and asks each for one
-// answer. Only the caller that raised the ledger to g may call it, and only once, whatever
-// it returned: a Redis that came back with old data after the first Load must not run g. A
-// server that failed to load them answers stock.ErrNoGeneration later, and the
-// ledger must then be raised to another generation.
+// Load loads the generation's scripts into every master, once, and asks each for one answer. Only
+// the caller that raised the ledger to g may call it, and only once, even after an error. A Redis
+// that came back with old data after the first Load must not run g. A server that failed to load
+// them answers stock.ErrNoGeneration later, and the ledger must then be raised to another
+// generation.
 //
-// No other code sends the text of a script that reads or changes counts. If it were sent
-// again, for example by the client's fallback to EVAL, a server that came back with old
-// data after the first Load could run the generation.
+// No other code sends the text of a script that reads or changes counts. A text that was sent
+// again, for example by the client's fallback to EVAL, would let a server with old data run the
+// generation.
 func (c *Counter) Load(ctx context.Context, g stock.Generation) error {
 	s := newScripts(c.ledgerID, g)
 	err := eachMaster(ctx, c.client, func(ctx context.Context, node *redis.Client) error {
-		pipe := node.Pipeline() // a far server must not take one round trip for each script
+		pipe := node.Pipeline() // one pipeline, because a distant server would need a round trip for each script
 		for _, script := range s.all() {
-			_ = pipe.Process(ctx, command{Cmder: redis.NewStringCmd(ctx, "script", "load", script.text)}) // queues it
+			_ = pipe.Process(ctx, command{Cmder: redis.NewStringCmd(ctx, "script", "load", script.text)}) // Process queues the command
 		}
 		_, err := pipe.Exec(ctx)
 		return err
@@ -102,7 +102,7 @@ func (c *Counter) Mark(ctx context.Context) (m stock.Mark, err error) {
 	return m, nil
 }
 
-// markLua reads and changes no counts. So it need not be a script of a generation.
+// markLua reads and changes no counts, so it need not belong to a generation.
 //
 //go:embed mark.lua
 var markLua string

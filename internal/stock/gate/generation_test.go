@@ -21,9 +21,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// eachGate runs the test on every gate and every kind of Redis. Unless the run is
-// thorough, it leaves out the gates that are not the default one in the in-process Redis
-// and behind Sentinels.
+// eachGate runs the test on every gate and every kind of Redis. Unless the run is thorough, only
+// the default gate runs in the in-process Redis and behind Sentinels.
 func eachGate(t *testing.T, test func(t *testing.T, client redis.UniversalClient, open func() counted)) {
 	locker := lock.NewLocal()
 	for _, kind := range kinds {
@@ -92,8 +91,8 @@ func TestUnloadedGeneration(t *testing.T) {
 	})
 }
 
-// TestLoadInOneRoundTrip checks that Load waits for one answer, however many scripts
-// there are: the others wait for it.
+// TestLoadInOneRoundTrip checks that Load waits for one answer only, whatever the number of
+// scripts.
 func TestLoadInOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
@@ -112,9 +111,8 @@ func TestLoadInOneRoundTrip(t *testing.T) {
 	}
 }
 
-// TestGenerationsInTurn checks that a count of an earlier generation is treated as
-// not filled, and that an instance of an earlier generation cannot change a count of a
-// later one.
+// TestGenerationsInTurn checks that a count of an earlier generation is treated as not filled. An
+// instance of an earlier generation must not be able to change a count of a later one.
 func TestGenerationsInTurn(t *testing.T) {
 	t.Parallel()
 	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() counted) {
@@ -172,8 +170,8 @@ func TestGenerationsInTurn(t *testing.T) {
 	})
 }
 
-// TestRecordsOfAnEarlierGeneration checks that a scan neither lists nor keeps the
-// records of an earlier generation, even if its counts were not filled again.
+// TestRecordsOfAnEarlierGeneration checks that a scan neither lists nor keeps the records of an
+// earlier generation, even if its counts were not filled again.
 func TestRecordsOfAnEarlierGeneration(t *testing.T) {
 	t.Parallel()
 	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() counted) {
@@ -213,7 +211,7 @@ func TestInFlight_ClockSetBack(t *testing.T) {
 			key, field := g.keys(name).flight, recordField(name, taken.OrderID)
 			record, err := client.HGet(ctx, key, field).Result()
 			if errors.Is(err, redis.Nil) {
-				continue // it was cut in another segment
+				continue // the line was cut in another segment
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -270,9 +268,9 @@ func TestFillBetweenReadAndWrite(t *testing.T) {
 	}
 }
 
-// TestTwinBetweenReadAndWrite checks that the units in flight agree with the records
-// when a take replaces the record of another take of the same order. Otherwise
-// the replaced take's units would stay in flight without a record.
+// TestTwinBetweenReadAndWrite checks that the units in flight agree with the records when a take
+// replaces the record of another take of the same order. Otherwise the replaced take's units would
+// stay in flight without a record.
 func TestTwinBetweenReadAndWrite(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
@@ -291,7 +289,7 @@ func TestTwinBetweenReadAndWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7, InFlight: 3})
-	if err := g.Settle(t.Context(), stock.Take{Deduction: first}); err != nil { // it has no record
+	if err := g.Settle(t.Context(), stock.Take{Deduction: first}); err != nil { // the first take has no record
 		t.Fatal(err)
 	}
 	if err := g.Give(t.Context(), taken); err != nil {
@@ -332,8 +330,7 @@ func TestRestartedFromASnapshot(t *testing.T) {
 	}
 }
 
-// TestMark checks that every gate of the ledger reads the mark that one of them
-// set.
+// TestMark checks that every gate of the ledger reads the mark that one of them has set.
 func TestMark(t *testing.T) {
 	t.Parallel()
 	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() counted) {
@@ -364,8 +361,8 @@ func TestLedgersHaveScriptsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestPartsOfTwoEpochs checks that units gathered from segments of two epochs are
-// given back, because the SKU is being filled.
+// TestPartsOfTwoEpochs checks that units gathered from segments of two epochs are given back,
+// because the SKU is being filled.
 func TestPartsOfTwoEpochs(t *testing.T) {
 	t.Parallel()
 	client, hook := ownClient(t, "Redis", nil, -1), faults.NewHook()
@@ -387,8 +384,8 @@ func TestPartsOfTwoEpochs(t *testing.T) {
 	}
 }
 
-// TestSettledBetween checks that a repeated take, whose first one is settled while
-// its record is read, does not succeed without units.
+// TestSettledBetween checks that a repeated take does not succeed without units if the first take
+// is settled while its record is read.
 func TestSettledBetween(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
@@ -396,7 +393,7 @@ func TestSettledBetween(t *testing.T) {
 	d := orderOf("a", 1)
 	at := int(binary.BigEndian.Uint32(d.OrderID[12:]) % 3)
 	other := orderOf("a", 1)
-	copy(other.OrderID[12:], d.OrderID[12:]) // so that it asks the same segment first
+	copy(other.OrderID[12:], d.OrderID[12:]) // makes the other order try the same segment first
 	for _, d := range []stock.Deduction{other, d} {
 		if _, err := g.Take(t.Context(), d); err != nil {
 			t.Fatal(err)
@@ -419,7 +416,7 @@ func TestSettledBetween(t *testing.T) {
 	}
 }
 
-// settling calls settle when it is asked for its second take, then takes.
+// settling calls settle before its second take.
 type settling struct {
 	Gate
 	takes  int
@@ -433,8 +430,8 @@ func (g *settling) Take(ctx context.Context, d stock.Deduction) (stock.Take, err
 	return g.Gate.Take(ctx, d)
 }
 
-// TestRefusalsOfTheServer checks that an error that proves that Redis changed
-// nothing is a refusal, and that any other error leaves the outcome open.
+// TestRefusalsOfTheServer checks that an error that proves that Redis changed nothing is a refusal,
+// and that any other error leaves the outcome open.
 func TestRefusalsOfTheServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)

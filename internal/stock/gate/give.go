@@ -10,16 +10,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Give returns the units that the take's records name, once. Where it has no record, it
-// burns the take for 10 minutes, so that the take cannot arrive later. If it fails, part of
-// the units may be returned. Call it again to return the rest. stock.ErrBusy: it could not
-// get a lock in time.
+// Give returns the units in the take's records, once. Where there is no record, it burns the take
+// for 10 minutes, so that the take cannot arrive later. If it fails, part of the units may be
+// returned. Call it again to return the rest. stock.ErrBusy means that Give could not get a lock in
+// time.
 func (c *Counter) Give(ctx context.Context, t stock.Take) error {
 	return c.giveUnderLocks(ctx, c.layout.everywhere(t))
 }
 
-// giveUnderLocks gives t, whose lines are SKUs or segments, back. If there are locks, it
-// gives each line back under its lock, and never holds more than one.
+// giveUnderLocks gives back t, whose lines are SKUs or segments. If there are locks, it gives back
+// each line under its lock, and never holds more than one.
 func (c *Counter) giveUnderLocks(ctx context.Context, t stock.Take) error {
 	if c.layout.Locks == nil {
 		return c.give(ctx, unfenced, t)

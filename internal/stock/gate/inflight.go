@@ -19,14 +19,14 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// scanRecords is about how many records one step of a scan reads, scanKeys about how
-// many keys of a cluster's server.
+// scanRecords is the approximate number of records that one step of a scan reads, and scanKeys the
+// number of keys of a cluster's server.
 const scanRecords, scanKeys = 500, 1000
 
-// InFlight lists up to limit takes of the SKUs, in no particular order. Each take is listed
-// once, with all its lines, and with the units of its records of these SKUs. InFlight scans
-// all records in bounded steps. It may miss or list a take that begins or ends meanwhile.
-// If it fails, it also returns the takes that it could read.
+// InFlight lists up to limit takes of the SKUs, in no particular order. Each take is listed once,
+// with all its lines, and with the units of its records of these SKUs. InFlight scans all records
+// in bounded steps. It may miss or list a take that begins or ends meanwhile. If it fails, it
+// returns an error and the takes that it could read.
 func (c *Counter) InFlight(ctx context.Context, limit int, skus ...stock.SKU) ([]stock.Take, error) {
 	names := c.layout.segmentsOf(skus...)
 	wanted := make(map[stock.SKU]bool, len(names))
@@ -47,13 +47,13 @@ func (c *Counter) InFlight(ctx context.Context, limit int, skus ...stock.SKU) ([
 	return listing.takes, errors.Join(errs...)
 }
 
-// listing collects takes, each once, up to its limit.
+// listing collects takes up to its limit, each once.
 type listing struct {
-	olderThan time.Duration      // takes that were recorded so long ago, by Redis's clock
-	queued    bool               // also takes of orders in the queue
-	limit     int                // of takes
-	wanted    map[stock.SKU]bool // nil: takes of any SKU
-	at        map[takeID]int     // where each take is in takes: a take has a record for each line
+	olderThan time.Duration      // minimum age of the takes, by Redis's clock
+	queued    bool               // include takes of queued orders
+	limit     int                // maximum number of takes
+	wanted    map[stock.SKU]bool // SKUs of the takes; nil: any SKU
+	at        map[takeID]int     // index of each take in takes: a take has a record for each line
 	takes     []stock.Take
 }
 
@@ -87,8 +87,7 @@ func (l *listing) add(field, record string) error {
 	return nil
 }
 
-// scan adds the takes whose records are under the keys. An unreadable record does
-// not keep it from adding the others.
+// scan adds the takes whose records are under the keys. It skips unreadable records.
 func (c *Counter) scan(ctx context.Context, keys keys, to *listing) error {
 	var errs []error
 	for cursor := firstCursor; !to.full(); {
@@ -128,15 +127,14 @@ func (c *Counter) scanStep(ctx context.Context, keys keys, cursor string, to *li
 	return page[0], errors.Join(errs...)
 }
 
-// ScanInFlight lists the takes of all SKUs that were recorded at least olderThan ago. Each
-// call is one step, which reads a bounded number of records and may list none; on a cluster
-// it looks through some of the keys of one server. The first step has an empty cursor, each
-// later one the cursor that the step before returned. An empty next says that the scan is
-// complete.
+// ScanInFlight lists the takes of all SKUs that were recorded at least olderThan ago. Each call is
+// one step, which reads a bounded number of records and may list none. On a cluster, a step reads
+// some of the keys of one server. The first step has an empty cursor, and each later step the
+// cursor that the previous one returned. An empty next means that the scan is complete.
 //
-// A take that is in flight throughout the scan is listed at least once, with all its
-// lines, unless its order is in the queue: then its consumer ends it, whatever its age.
-// If ScanInFlight fails, it also returns the takes that it could read.
+// A take that is in flight throughout the scan is listed at least once, with all its lines. Takes
+// of queued orders are not listed, because a consumer ends them, whatever their age. If
+// ScanInFlight fails, it returns an error and the takes that it could read.
 func (c *Counter) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) (takes []stock.Take, next string, err error) {
 	listing := &listing{olderThan: olderThan, limit: math.MaxInt, at: make(map[takeID]int)}
 	if c.cluster {
@@ -154,13 +152,13 @@ func (c *Counter) ScanInFlight(ctx context.Context, olderThan time.Duration, cur
 	return listing.takes, next, nil
 }
 
-// scanServers adds the takes whose records are under some of the keys of one of a
-// cluster's masters. The cursor is the master's address and the cursor of its keys.
-// The masters follow each other by address, so that a scan goes on when one of them
-// has left the cluster. A master that fails is passed over.
+// scanServers adds the takes whose records are under some of the keys of one of a cluster's
+// masters. The cursor is the master's address and the cursor of its keys. The scan visits the
+// masters in order of their addresses, so it can continue when one has left the cluster. It skips a
+// master that fails.
 func (c *Counter) scanServers(ctx context.Context, cursor string, to *listing) (next string, err error) {
 	var mu sync.Mutex
-	masters := make(map[string]*redis.Client) // by address
+	masters := make(map[string]*redis.Client) // masters by address
 	err = eachMaster(ctx, c.client, func(_ context.Context, master *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()

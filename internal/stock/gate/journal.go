@@ -17,31 +17,28 @@ import (
 )
 
 const (
-	// maxQueued bounds the orders in the journal. Each needs some 500 bytes of Redis's
-	// memory.
+	// maxQueued bounds the orders in the journal. Each needs some 500 bytes in Redis.
 	maxQueued = 100_000
-	// maxClaimPages bounds the pages of pending orders that one Claim looks
-	// through.
+	// maxClaimPages bounds the pages of pending orders that one Claim reads.
 	maxClaimPages = 100
-	// maxConsumerIdle is how long a consumer without pending orders may not call
-	// before it is removed.
+	// maxConsumerIdle is how long a consumer without pending orders may be inactive before it is
+	// removed.
 	maxConsumerIdle = time.Minute
-	// consumers is the journal's consumer group. settle.lua and leave.lua have the name
-	// too.
+	// consumers is the journal's consumer group. settle.lua and leave.lua contain the name too.
 	consumers = "instances"
 	// orderField is the field of a stream entry that has the order's ID.
 	orderField = "order"
 )
 
 var (
-	// errQueueFull says that the journal has as many orders as it may have.
+	// errQueueFull means that the journal is full.
 	errQueueFull = errors.New("the journal is full")
-	// errQueueClosed says that Redis has the mark of another generation, or none. A
-	// running instance writes it about once a second, while it owns the stock.
+	// errQueueClosed means that Redis has the mark of another generation, or none. A running
+	// instance writes its mark about once a second, while it owns the stock.
 	errQueueClosed = errors.New("the journal is closed to this generation")
 )
 
-// These scripts read and change no counts. So they need not be those of a generation.
+// These scripts read and change no counts, so they need not belong to a generation.
 var (
 	//go:embed leave.lua
 	leaveLua string
@@ -49,13 +46,13 @@ var (
 	redeliverLua string
 )
 
-// Journal keeps the orders that are answered before the ledger has them. Queue adds an
-// order in the same step in which it cuts the units. The order stays until the ledger
-// has its final row, so that an order is always in the journal, in the ledger, or in both.
+// Journal keeps the orders that are answered before the ledger has them. Queue adds an order in the
+// same step in which it cuts the units. An order stays in the journal until the ledger has its
+// final row. So it is always in the journal, in the ledger, or in both.
 //
-// Consumers on all instances read the journal. Each order is delivered to one of them, and
-// again to another if the first does not finish it. So two consumers may work on one
-// order. A consumer must give a take back only if the ledger can no longer commit it.
+// Consumers on all instances read the journal. Each order is delivered to one consumer, and later
+// to another if the first does not finish it. So two consumers may work on one order. A consumer
+// must give a take back only if the ledger can no longer commit it.
 //
 // An order can be queued only under the generation whose mark is in Redis. So once a later
 // generation has been marked, an empty journal stays empty.
@@ -65,11 +62,11 @@ type Journal struct {
 	gate            *Script
 	client          redis.UniversalClient
 	journal, queued string // keys
-	limit           int    // of queued orders
+	limit           int    // maximum number of queued orders
 }
 
-// Journal returns the gate's journal, or nil on a cluster: there a count and the
-// journal may be on different servers, and cannot change in one step.
+// Journal returns the gate's journal, or nil on a cluster. There a count and the journal may be on
+// different servers, which cannot change in one step.
 func (g *Script) Journal() *Journal {
 	c := g.counter
 	if c.cluster {
@@ -78,9 +75,9 @@ func (g *Script) Journal() *Journal {
 	return &Journal{gate: g, client: c.client, journal: c.journalKey(), queued: c.queuedKey(), limit: maxQueued}
 }
 
-// journalEntry says how a cut's order is written into the journal.
+// journalEntry describes the entry of a cut's order in the journal.
 type journalEntry struct {
-	previous uuid.UUID // the take that is replaced in the journal; uuid.Nil for a new order
+	previous uuid.UUID // the take to replace in the journal; uuid.Nil for a new order
 	at       time.Time
 	limit    int
 }
@@ -89,20 +86,20 @@ func (c *Counter) journalKey() string { return c.ledgerPrefix + "}:journal" }
 
 func (c *Counter) queuedKey() string { return c.ledgerPrefix + "}:queued" }
 
-// Queue takes like Script.Take, and adds the order to the journal in the same step. at is
-// the time at which the order is queued.
+// Queue takes like Script.Take, and adds the order to the journal in the same step. at is the time
+// at which the order is queued.
 //
-// It has the errors of Take. ErrInFlight: another take of the order is queued or in
-// flight. ErrBusy: also if the journal is full, or closed to the generation in use. With
+// It returns the errors of Take. ErrInFlight means that another take of the order is queued or in
+// flight. ErrBusy may also mean that the journal is full, or closed to the generation in use. After
 // any other error the order may be queued, and must not be given back.
 func (j *Journal) Queue(ctx context.Context, d stock.Deduction, at time.Time) (stock.Take, error) {
 	return j.take(ctx, d, journalEntry{at: at, limit: j.limit})
 }
 
-// Requeue takes the units of a queued order again under a new take ID, and replaces t in
-// the journal in the same step. The order keeps its place.
+// Requeue takes the units of a queued order again under a new take ID, and replaces t in the
+// journal in the same step. The order keeps its place.
 //
-// It has the errors of Take. ErrInFlight: t is not in the journal any more.
+// It returns the errors of Take. ErrInFlight means that t is no longer in the journal.
 func (j *Journal) Requeue(ctx context.Context, t stock.Take, takeID uuid.UUID) (stock.Take, error) {
 	d := t.Deduction
 	d.TakeID = takeID
@@ -120,9 +117,9 @@ func (j *Journal) take(ctx context.Context, d stock.Deduction, entry journalEntr
 	return stock.Take{Deduction: d, Receipt: receipt, QueuedAt: entry.at}, nil
 }
 
-// Finish settles the takes and removes their orders from the journal. It leaves an order
-// that was taken again since. If it fails, it may have finished some of them. Finishing a
-// take again does no harm.
+// Finish settles the takes and removes their orders from the journal. It leaves orders that were
+// taken again since. If it fails, it may have finished some of the takes. Finishing a take again
+// does no harm.
 func (j *Journal) Finish(ctx context.Context, takes ...stock.Take) error {
 	if len(takes) == 0 {
 		return nil
@@ -167,9 +164,8 @@ func parseEntry(order, text string) (stock.Take, error) {
 	return t, nil
 }
 
-// Open prepares Redis to deliver orders to the consumer, and returns why it cannot. It
-// creates the consumer group, and checks that the server knows the newest of the commands
-// that the journal needs, XAUTOCLAIM of Redis 6.2.
+// Open prepares Redis to deliver orders to the consumer. It creates the consumer group. It returns
+// an error if the server lacks XAUTOCLAIM of Redis 6.2, the newest command that the journal needs.
 func (j *Journal) Open(ctx context.Context, consumer string) error {
 	if err := j.createGroup(ctx); err != nil {
 		return err
@@ -186,10 +182,10 @@ func (j *Journal) Open(ctx context.Context, consumer string) error {
 	return nil
 }
 
-// Read delivers up to limit new orders to the consumer. If there are none, it waits for
-// one, at most for wait. If it fails, it also returns the orders that it could read.
+// Read delivers up to limit new orders to the consumer. If there are none, it waits for one, at
+// most for wait. If it fails, it returns an error and the orders that it could read.
 func (j *Journal) Read(ctx context.Context, consumer string, limit int, wait time.Duration) ([]stock.Take, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(wait, 0)+callTimeout) // otherwise a frozen server keeps the call for longer
+	ctx, cancel := context.WithTimeout(ctx, max(wait, 0)+callTimeout) // without the bound, a frozen server would block the call for longer
 	defer cancel()
 	streams, err := j.client.XReadGroup(ctx, &redis.XReadGroupArgs{
 		Group: consumers, Consumer: consumer, Streams: []string{j.journal, ">"},
@@ -208,20 +204,20 @@ func (j *Journal) Read(ctx context.Context, consumer string, limit int, wait tim
 	return j.takesOf(ctx, streams[0].Messages)
 }
 
-// createGroup creates the consumer group. It delivers all orders in the journal
-// again, those too that a lost group had delivered.
+// createGroup creates the consumer group. The group delivers all orders in the journal again, even
+// those that a lost group had delivered.
 func (j *Journal) createGroup(ctx context.Context) error {
 	err := j.client.XGroupCreateMkStream(ctx, j.journal, consumers, "0").Err()
-	if err != nil && !redis.HasErrorPrefix(err, "BUSYGROUP") { // another instance created it
+	if err != nil && !redis.HasErrorPrefix(err, "BUSYGROUP") { // another instance has created the group
 		return fmt.Errorf("creating the journal's consumer group: %w", err)
 	}
 	return nil
 }
 
-// Claim delivers up to limit unfinished orders to the consumer, whose last delivery was at
-// least idle ago. If it fails, it also returns the orders that it could read.
+// Claim delivers unfinished orders, at most limit, whose last delivery was at least idle ago. If it
+// fails, it returns an error and the orders that it could read.
 func (j *Journal) Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]stock.Take, error) {
-	var found []string // message IDs
+	var found []string // IDs of messages
 	start := "0-0"
 	for range maxClaimPages {
 		page, next, err := j.client.XAutoClaimJustID(ctx, &redis.XAutoClaimArgs{
@@ -246,9 +242,9 @@ func (j *Journal) Claim(ctx context.Context, consumer string, limit int, idle ti
 	return j.takesOf(ctx, messages)
 }
 
-// messages reads the messages with these IDs. A message that is not in the stream any
-// more has no values. XAUTOCLAIM could return messages too, but before Redis 7 its answer
-// has a null for each that is gone, and the client then fails the whole answer.
+// messages reads the messages with these IDs. A message that was deleted has no values. XAUTOCLAIM
+// could return messages too. But before Redis 7 its answer has a null for each deleted message, and
+// the client then fails the whole answer.
 func (j *Journal) messages(ctx context.Context, ids []string) ([]redis.XMessage, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -273,8 +269,8 @@ func (j *Journal) messages(ctx context.Context, ids []string) ([]redis.XMessage,
 	return messages, nil
 }
 
-// takesOf returns the takes of the orders that the messages name. It deletes
-// messages whose orders are not queued any more.
+// takesOf returns the takes of the orders that the messages name. It deletes messages whose orders
+// are no longer queued.
 func (j *Journal) takesOf(ctx context.Context, messages []redis.XMessage) ([]stock.Take, error) {
 	if len(messages) == 0 {
 		return nil, nil
@@ -309,8 +305,8 @@ func (j *Journal) takesOf(ctx context.Context, messages []redis.XMessage) ([]sto
 }
 
 // forget deletes messages of the stream. If the connection breaks in between, they are still
-// pending. Messages that are only acknowledged would never be delivered again, and a drain
-// would wait for them for ever.
+// pending. If they were only acknowledged, they would never be delivered again, and a drain would
+// wait for them for ever.
 func (j *Journal) forget(ctx context.Context, ids []string) error {
 	if len(ids) == 0 {
 		return nil
@@ -326,9 +322,9 @@ func (j *Journal) forget(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// Redeliver gives a new place to orders whose message is not in the stream: the stream
-// or a part of it was deleted. They are delivered again. It returns their number. It looks
-// for them only if there are more orders than messages.
+// Redeliver adds orders to the stream again whose message is missing there, because the stream or a
+// part of it was deleted. These orders are then delivered again. It returns their number. It
+// searches for them only if there are more orders than messages.
 func (j *Journal) Redeliver(ctx context.Context) (orders int, err error) {
 	size, err := j.measure(ctx)
 	if err != nil {
@@ -353,8 +349,8 @@ func (j *Journal) Redeliver(ctx context.Context) (orders int, err error) {
 	}
 }
 
-// Leave removes a consumer that has finished all its orders, and all others that have not
-// called for a long time.
+// Leave removes a consumer that has finished all its orders, and all others that have been inactive
+// for long.
 func (j *Journal) Leave(ctx context.Context, consumer string) error {
 	err := j.client.Eval(ctx, leaveLua, []string{j.journal}, consumer, maxConsumerIdle.Milliseconds()).Err()
 	if err != nil {
@@ -370,9 +366,9 @@ func (j *Journal) Backlog(ctx context.Context) (length int64, oldest time.Durati
 	return max(size.orders, size.messages), size.oldest, err
 }
 
-// journalSize is the size of a journal at one moment.
+// journalSize is the size of a journal at one time.
 type journalSize struct {
-	orders, messages int64 // under the two keys
+	orders, messages int64 // numbers under the two keys
 	oldest           time.Duration
 }
 

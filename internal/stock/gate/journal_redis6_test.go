@@ -11,9 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redis6 answers XAUTOCLAIM as Redis 6.2 does: two messages are claimed, and the first is
-// not in the stream any more. It returns what is acknowledged, once it is, and what was
-// deleted before.
+// redis6 answers XAUTOCLAIM as Redis 6.2 does: two messages are claimed, and the first was deleted
+// from the stream. It returns the acknowledged messages, and those deleted before.
 func redis6(t *testing.T, entry string, order uuid.UUID) (client *redis.Client, acknowledged <-chan string) {
 	t.Helper()
 	const gone, there = "1-0", "2-0"
@@ -66,9 +65,9 @@ func redis6(t *testing.T, entry string, order uuid.UUID) (client *redis.Client, 
 	return client, acked
 }
 
-// TestClaimBeforeRedis7 checks that a message that is not in the stream any more does not
-// keep the others from being claimed, and is not delivered again. It stays pending until it is
-// deleted, whatever breaks.
+// TestClaimBeforeRedis7 checks that a message that was deleted from the stream does not keep the
+// others from being claimed, and is not delivered again. It must stay pending until it is deleted,
+// whatever breaks.
 func TestClaimBeforeRedis7(t *testing.T) {
 	t.Parallel()
 	order, take := uuid.New(), uuid.New()

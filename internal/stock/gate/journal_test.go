@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// queueingKinds has the kinds of Redis that can queue: a cluster cannot.
+// queueingKinds has the kinds of Redis that can queue, which a cluster cannot.
 var queueingKinds = []string{"Redis", "Sentinel", "InProcess"}
 
 // eachJournal runs the test on each kind of Redis, with the journal of a new ledger.
@@ -54,7 +54,7 @@ func journaled(t *testing.T, j *Journal, d stock.Deduction) stock.Take {
 	return taken
 }
 
-// wantQueued checks what the journal has of the order.
+// wantQueued checks the journal's entry of the order.
 func wantQueued(t *testing.T, j *Journal, want stock.Take) {
 	t.Helper()
 	got, ok, err := j.Queued(t.Context(), want.OrderID)
@@ -78,7 +78,7 @@ func read(t *testing.T, j *Journal, consumer string) []stock.Take {
 	return takes
 }
 
-// claim delivers the orders to the consumer that any consumer has left.
+// claim delivers orders that any consumer has left to the consumer.
 func claim(t *testing.T, j *Journal, consumer string) []stock.Take {
 	t.Helper()
 	takes, err := j.Claim(t.Context(), consumer, 100, 0)
@@ -137,7 +137,7 @@ func TestQueuedOrderLeavesWhole(t *testing.T) {
 		if claimed := claim(t, j, "y"); len(claimed) != 2 || !sameTake(claimed[0], one) {
 			t.Errorf("claimed %+v", claimed)
 		}
-		for range 2 { // the second time does nothing
+		for range 2 { // the second time has no effect
 			if err := j.Finish(t.Context(), one); err != nil {
 				t.Fatal(err)
 			}
@@ -162,8 +162,7 @@ func TestQueuedOrderLeavesWhole(t *testing.T) {
 	})
 }
 
-// TestRefusedOrdersAreNotQueued checks that an order is queued only if its units are
-// cut.
+// TestRefusedOrdersAreNotQueued checks that an order is queued only if its units are cut.
 func TestRefusedOrdersAreNotQueued(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
@@ -189,8 +188,8 @@ func TestRefusedOrdersAreNotQueued(t *testing.T) {
 	})
 }
 
-// TestTwinsOfAQueuedOrder checks that no other take of a queued order is cut, not even
-// after a refill, when the order's records are void.
+// TestTwinsOfAQueuedOrder checks that no other take of a queued order is cut, even after a refill,
+// when the order's records are void.
 func TestTwinsOfAQueuedOrder(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
@@ -286,7 +285,7 @@ func TestFullJournal(t *testing.T) {
 		if _, err := j.Queue(t.Context(), orderOf("a", 8), queuedAt); !errors.Is(err, stock.ErrSoldOut) {
 			t.Errorf("more than there is: %v", err)
 		}
-		// A take of an order that has its place needs no room.
+		// A take of an order that is in the journal needs no room.
 		if _, err := j.Requeue(t.Context(), queued[0], uuid.New()); !errors.Is(err, stock.ErrInFlight) {
 			t.Errorf("a take whose record holds: %v", err)
 		}
@@ -302,8 +301,8 @@ func TestFullJournal(t *testing.T) {
 	})
 }
 
-// TestRequeue checks that a queued order keeps its place when its units are taken
-// again, and that only the take which the journal has is replaced or finished.
+// TestRequeue checks that a queued order keeps its place when its units are taken again, and that
+// only the take in the journal is replaced or finished.
 func TestRequeue(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
@@ -342,8 +341,8 @@ func TestRequeue(t *testing.T) {
 	})
 }
 
-// TestLostQueue checks that recovery sees the take of a queued order that the hash has
-// lost, and not the take of an order that the hash still has.
+// TestLostQueue checks that recovery lists the take of a queued order that the hash has lost, and
+// not the take of an order that the hash still has.
 func TestLostQueue(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
@@ -359,8 +358,8 @@ func TestLostQueue(t *testing.T) {
 	})
 }
 
-// TestQueuedTakesAreLeft checks that recovery does not see takes of queued orders,
-// and that counting units in flight does.
+// TestQueuedTakesAreLeft checks that recovery does not list takes of queued orders, but that
+// counting units in flight does.
 func TestQueuedTakesAreLeft(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
@@ -460,9 +459,9 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// TestClaimPages checks that the orders of a dead consumer are claimed although a live one
-// has more orders before them than one look of the server goes through: ten times as many
-// as it may return.
+// TestClaimPages checks that the orders of a dead consumer are claimed although a live one has many
+// orders before them. They are more than one scan of the server covers: ten times as many as it may
+// return.
 func TestClaimPages(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
@@ -546,8 +545,8 @@ func TestClusterHasNoJournal(t *testing.T) {
 	}
 }
 
-// TestRedeliver checks that orders get a new place if the journal has lost theirs, and
-// keep it otherwise.
+// TestRedeliver checks that orders get a new place if the journal has lost their place, and keep it
+// otherwise.
 func TestRedeliver(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
@@ -594,8 +593,8 @@ func TestRedeliver(t *testing.T) {
 	})
 }
 
-// TestClosedJournal checks that an order is queued only under the generation whose mark is
-// in Redis, and that an earlier one cannot write its mark over a later one.
+// TestClosedJournal checks that an order is queued only under the generation whose mark is in
+// Redis. An earlier generation must not write its mark over a later one.
 func TestClosedJournal(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
@@ -620,7 +619,7 @@ func TestClosedJournal(t *testing.T) {
 		closed()
 		mark(later - 1)
 		closed()
-		if again := journaled(t, j, before.Deduction); !sameTake(again, before) { // its answer was lost
+		if again := journaled(t, j, before.Deduction); !sameTake(again, before) { // the answer to the first call was lost
 			t.Errorf("the same take again: %+v, want %+v", again, before)
 		}
 		if err := g.client.Del(t.Context(), g.markKey()).Err(); err != nil {

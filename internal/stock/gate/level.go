@@ -13,13 +13,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// maxLevelSKUs bounds the SKUs that one command reads, or on a cluster one
-// pipeline.
+// maxLevelSKUs bounds the SKUs of one command, or of one pipeline on a cluster.
 const maxLevelSKUs = 500
 
-// Level returns a count for each of the SKUs, in their order: the sum of its segments. A
-// SKU is filled if all its segments are filled under one epoch. The counts are not all
-// read at one moment. A count that could not be read has its Err set; the error joins them.
+// Level returns a count for each of the SKUs, in their order: the sum of its segments. A SKU is
+// filled if all its segments are filled under one epoch. The counts are not all read at one moment.
+// A count that could not be read has its Err set. The returned error joins these errors.
 func (c *Counter) Level(ctx context.Context, skus ...stock.SKU) ([]stock.Level, error) {
 	levels, err := c.levels(ctx, c.layout.segmentsOf(skus...)...)
 	if !c.layout.divides() {
@@ -76,7 +75,7 @@ func (c *Counter) readLevels(ctx context.Context, skus []stock.SKU) ([]stock.Lev
 		read, at := reads[i/perCommand], i%perCommand
 		if err := read.Err(); err != nil {
 			levels[i] = stock.Level{SKU: sku, Err: fmt.Errorf("reading the count of SKU %s: %w", sku, proven(err))}
-			if at == 0 { // once for each command
+			if at == 0 { // only once for each command
 				errs = append(errs, levels[i].Err)
 			}
 			continue

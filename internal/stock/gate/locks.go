@@ -9,21 +9,20 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Locks guard the counts of a Counter. A take, a give, a fill and an adjustment run under
-// the locks of their SKUs, or of their segments. The lock of a SKU is named `stock:SKU`.
-// Only instances that share the locks exclude each other, and only while a lease lasts.
+// Locks guard the counts of a Counter. A take, a give, a fill and an adjustment run under the locks
+// of their SKUs, or of their segments. The lock of a SKU is named `stock:SKU`. Only instances that
+// share the locks exclude each other, and only while a lease lasts.
 //
-// If they are fenced, their fencing tokens are passed to the counts, which refuse a
-// holder whose lock has been granted to another since. A locker that gives no tokens
-// cannot be fenced.
+// If the locks are fenced, their fencing tokens are passed to the counts, which refuse a holder
+// whose lock has been granted to another holder since. A locker without tokens cannot be fenced.
 //
 // A nil *Locks guards nothing.
 type Locks struct {
 	locker waitingLocker
 	wait   time.Duration
 	fenced bool
-	// inDoubt is called with the name of each lock that is held, if a command of its holder
-	// may still arrive. It may be nil: the next holder has a newer token, or there is none.
+	// inDoubt is called with the name of each lock that is held, if a command of its holder may
+	// still arrive. It is nil if it is not needed.
 	inDoubt func(name string)
 }
 
@@ -41,9 +40,9 @@ func NewLocks(locker waitingLocker, wait time.Duration, fenced bool) *Locks {
 // lockName returns the name of the SKU's lock.
 func lockName(sku stock.SKU) string { return "stock:" + string(sku) }
 
-// hold calls work while it holds the locks of the SKUs, which it acquires under one
-// deadline. The context of work ends with ctx, or as soon as a lock is lost.
-// stock.ErrBusy: it could not get the locks in time, and has not called work.
+// hold calls work while it holds the locks of the SKUs, which it acquires under one deadline. The
+// context of work ends with ctx, or as soon as a lock is lost. It returns stock.ErrBusy if it could
+// not get the locks in time; then it has not called work.
 func (l *Locks) hold(ctx context.Context, skus []stock.SKU, work func(context.Context, tokenSet) error) error {
 	if l == nil {
 		return work(ctx, unfenced)
@@ -55,7 +54,7 @@ func (l *Locks) hold(ctx context.Context, skus []stock.SKU, work func(context.Co
 	waiting, stopWaiting := context.WithTimeout(ctx, l.wait)
 	defer stopWaiting()
 	held, err := recipe.LockAll(waiting, l.locker, names...)
-	if err != nil { // work has not started, whatever err is
+	if err != nil { // work has not started, so nothing was cut
 		return stock.Busy(err)
 	}
 	defer unlock(ctx, held)
@@ -63,7 +62,7 @@ func (l *Locks) hold(ctx context.Context, skus []stock.SKU, work func(context.Co
 	for i, sku := range skus {
 		token := held.Token(names[i])
 		tokens.bySKU[sku] = token
-		tokens.unchecked = tokens.unchecked || token == 0 // the locker gives no tokens
+		tokens.unchecked = tokens.unchecked || token == 0 // without a token, the locker gives none
 	}
 	working, stopWorking := context.WithCancelCause(ctx)
 	defer stopWorking(nil)

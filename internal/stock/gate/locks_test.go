@@ -17,12 +17,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// recorder records what is locked and unlocked, and can end its leases.
+// recorder records the names that are locked and unlocked, and can end its leases.
 type recorder struct {
 	lock.Locker
 	mu     sync.Mutex
 	events []string
-	lost   context.CancelCauseFunc // of the last lease
+	lost   context.CancelCauseFunc // ends the last lease
 }
 
 func newRecorder() *recorder { return &recorder{Locker: lock.NewLocal()} }
@@ -76,8 +76,7 @@ func under(t *testing.T, locker waitingLocker, wait time.Duration, work func(con
 
 var errInner = errors.New("error of the work")
 
-// calls has all calls of a gate and its counter, with what happens during each, for SKUs
-// b and a.
+// calls lists all calls of a gate and its counter, and the events during each, for SKUs b and a.
 var calls = []struct {
 	name   string
 	events []string
@@ -122,8 +121,8 @@ func TestChangesAreUnderTheirLocks(t *testing.T) {
 	}
 }
 
-// TestLockTimeoutIsBusy checks that a call that cannot get its locks starts nothing
-// under them, and keeps no lock. Give gives back what it has the lock of.
+// TestLockTimeoutIsBusy checks that a call that cannot get its locks starts no work under them, and
+// keeps no lock. Give must give back the lines whose locks it has.
 func TestLockTimeoutIsBusy(t *testing.T) {
 	t.Parallel()
 	for _, call := range calls {
@@ -157,7 +156,7 @@ func TestLockTimeoutIsBusy(t *testing.T) {
 			default:
 				want = []string{"no stock:a"}
 			}
-			events := slices.DeleteFunc(locker.events, func(event string) bool { return event == "unlock on an ended context" }) // nothing was done under it
+			events := slices.DeleteFunc(locker.events, func(event string) bool { return event == "unlock on an ended context" }) // no work was done under the lock
 			if !slices.Equal(events, want) {
 				t.Errorf("%v, want %v", events, want)
 			}
@@ -173,8 +172,7 @@ func TestLockTimeoutIsBusy(t *testing.T) {
 	}
 }
 
-// TestOneDeadlineForAllLocks checks that the time spent on one lock leaves less for
-// the next.
+// TestOneDeadlineForAllLocks checks that the time spent on one lock leaves less for the next.
 func TestOneDeadlineForAllLocks(t *testing.T) {
 	t.Parallel()
 	var deadlines []time.Time

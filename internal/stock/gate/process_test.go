@@ -16,12 +16,12 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// rushEnv makes the test program one of several processes that rush one Redis. Its
-// value is "GATE ADDRESS LEDGERID".
+// rushEnv makes the test program one of several processes that rush one Redis. Its value is "GATE
+// ADDRESS LEDGERID".
 const rushEnv = "HOLDFAST_GATE_RUSH"
 
-// rushAsProcess waits for a line on standard input, rushes, and prints how many
-// units were accepted.
+// rushAsProcess waits for a line on standard input, rushes, and prints the number of accepted
+// units.
 func rushAsProcess(how string) (exit int) {
 	fields := strings.Fields(how)
 	ledger := uuid.MustParse(fields[2])
@@ -57,9 +57,9 @@ func rushAsProcess(how string) (exit int) {
 	return 0
 }
 
-// TestProcesses runs four processes that rush one Redis. The script sells exactly
-// the stock, and so do queues with one consumer at a time. A mutex in each process
-// oversells, in a thorough run: TestOverselling forces it, with two instances in one process.
+// TestProcesses runs four processes that rush one Redis. The script must sell exactly the stock,
+// and so must queues with one consumer at a time. In a thorough run, it also checks that a mutex in
+// each process oversells. TestOverselling forces that with two instances in one process.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Redis")
@@ -69,7 +69,7 @@ func TestProcesses(t *testing.T) {
 		sound bool
 	}{
 		{"script", 2000, true},
-		{"queue", 8000, true}, // several turns of each process
+		{"queue", 8000, true}, // several turns for each process
 		{"mutex", 2000, false},
 	} {
 		if !test.sound && !testenv.Thorough() {
@@ -86,9 +86,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// rush has four processes sell the units. It returns false if one of them sold nothing, or a
-// gate that is not sound did not oversell: on a busy machine they may not run at the same
-// time.
+// rush makes four processes sell the units. It returns false if one of them sold nothing, or if an
+// unsound gate did not oversell. On a busy machine they may not run at the same time.
 func rush(t *testing.T, client redis.UniversalClient, gate string, units int64, sound bool) (together bool) {
 	t.Helper()
 	const processes = 4

@@ -12,39 +12,37 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Queue makes ReadWrite sound with one consumer for each SKU. The calls of a SKU
-// wait in a queue in this process. The instance that holds the SKU's lease consumes
-// its queue, and the other instances wait for their turn. The consumer decides all
-// takes that wait with one read and one write.
+// Queue makes ReadWrite sound with one consumer for each SKU. The calls of a SKU wait in a queue in
+// this process. The instance that holds the SKU's lease consumes its queue, and the other instances
+// wait for their turn. The consumer decides all takes that wait with one read and one write.
 //
-// A turn is short, so that every instance gets one soon. If an instance dies during
-// its turn, its lease expires, and another instance takes over. A lease only advises:
-// if an instance continues after its lease has ended, and another has had a turn
-// since, the count has seen a greater fencing token and refuses the write. A command that
-// has no answer ends the turn, so that it is refused too if it arrives after later takes.
+// A turn is short, so that every instance gets one soon. If an instance dies during its turn, its
+// lease expires, and another instance takes over. A lease only advises. If an instance continues
+// after its lease has ended, and another has had a turn since, the count has seen a greater fencing
+// token and refuses the write. A command without an answer ends the turn, so that the count refuses
+// it if it arrives after later takes.
 //
-// While an instance has the turn, it knows how many units are left behind the takes
-// that wait. It refuses a take that does not fit at once, without a place in the
-// queue.
+// While an instance has the turn, it knows how many units the waiting takes will leave. It refuses
+// a take that does not fit at once, without queueing it.
 //
-// A take of several lines waits for the turns of all its SKUs, in SKU order. Turns are
-// the locks of the gate's Counter too: Give, Fill and Adjust wait for one. These calls do
-// their own work while they have the turn, as under a lock.
+// A take of several lines waits for the turns of all its SKUs, in SKU order. Turns are also the
+// locks of the gate's Counter: Give, Fill and Adjust wait for a turn. These calls do their own work
+// while they have the turn, as under a lock.
 //
-// stock.ErrBusy: the call did not get its turns in time, or 4,096 calls are waiting
-// for one already. Nothing was cut.
+// stock.ErrBusy means that the call did not get its turns in time, or that 4,096 calls are waiting
+// for a turn already. Nothing was cut.
 type Queue struct {
-	readWrite *ReadWrite // under turns
+	readWrite *ReadWrite // ReadWrite that works under turns
 	queues    *queues
 	wait      time.Duration
 }
 
 var _ Gate = (*Queue)(nil)
 
-// NewQueue returns a gate that queues takes, and the counter that it is built on. leases,
-// whose locks all instances share, decides which instance consumes the queue of a SKU. It
-// must give fencing tokens, and its leases should be short. wait bounds how long one call
-// waits for the turns that it has at once. Close closes leases.
+// NewQueue returns a gate that queues takes, and the counter that it is built on. leases, whose
+// locks all instances share, decides which instance consumes the queue of a SKU. It must give
+// fencing tokens, and its leases should be short. wait bounds how long one call waits for all its
+// turns. Close closes leases.
 func NewQueue(client redis.UniversalClient, ledgerID uuid.UUID, leases OwnedLocker, wait time.Duration) (*Counter, *Queue) {
 	q := newQueues(leases, wait)
 	turns := NewLocks(q, wait, true)
@@ -104,6 +102,6 @@ func (g *Queue) refuse(ctx context.Context, c *cut) error {
 	if err != nil {
 		return fmt.Errorf("reading the counts: %w", err)
 	}
-	states[0][0].count.Available = 0 // for this take
+	states[0][0].count.Available = 0 // no units are left for this take
 	return check(states[0], c.lines)
 }

@@ -33,8 +33,8 @@ func queue0(client redis.UniversalClient, ledger uuid.UUID) countedQueue {
 	return queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), nil)
 }
 
-// leasesOf returns leases of turns in Redis. Those of another ledger have other names, so
-// that tests of one SKU do not wait for each other.
+// leasesOf returns leases of turns in Redis. Each ledger's leases have other names, so that tests
+// of one SKU do not wait for each other.
 func leasesOf(client redis.UniversalClient, ledger uuid.UUID, o redislock.Options) OwnedLocker {
 	return ledgerLeases{redislock.New(client, o), ledger.String() + ":"}
 }
@@ -48,8 +48,8 @@ func (l ledgerLeases) Lock(ctx context.Context, name string) (lock.Lease, error)
 	return l.OwnedLocker.Lock(ctx, l.prefix+name)
 }
 
-// queueWith returns the same gate with other leases. It calls between when the
-// consumer has read the counts and not yet written them.
+// queueWith returns the same gate with other leases. It calls between when the consumer has read
+// the counts and not yet written them.
 func queueWith(client redis.UniversalClient, ledger uuid.UUID, leases OwnedLocker, between func()) countedQueue {
 	c, g := NewQueue(client, ledger, leases, lockWait)
 	load0(c)
@@ -59,8 +59,8 @@ func queueWith(client redis.UniversalClient, ledger uuid.UUID, leases OwnedLocke
 
 // pause is a hook that stops the consumer.
 type pause struct {
-	stopped chan struct{} // receives when the consumer has stopped
-	resume  chan struct{} // lets it continue; closed: for ever
+	stopped chan struct{} // receives a value when the consumer has stopped
+	resume  chan struct{} // lets the consumer continue; closed: it does not stop again
 }
 
 func newPause() pause { return pause{make(chan struct{}), make(chan struct{})} }
@@ -73,7 +73,7 @@ func (p pause) here() {
 	}
 }
 
-// TestCallerLeaves lets a caller leave whose turn has not come.
+// TestCallerLeaves lets a caller leave before its turn has come.
 func TestCallerLeaves(t *testing.T) {
 	t.Parallel()
 	queues := newQueues(sharedLocker{lock.NewLocal()}, time.Minute)
@@ -115,7 +115,7 @@ func (g countedQueue) start(ctx context.Context, d stock.Deduction) <-chan error
 		answer <- err
 	}()
 	for g.waiting("a") == before && len(answer) == 0 {
-		testenv.Dither() // between two polls
+		testenv.Dither() // pause between two polls
 	}
 	return answer
 }
@@ -130,9 +130,9 @@ func (g countedQueue) waiting(sku stock.SKU) int {
 	return 0
 }
 
-// TestRefusedAtOnce checks that a take that does not fit behind the takes that wait is
-// refused while the consumer has not decided them. A twin of a take that waits is not
-// told "sold out", and neither is a take that is sent again.
+// TestRefusedAtOnce checks that a take that does not fit behind the waiting takes is refused before
+// the consumer has decided them. A duplicate of a waiting take must not be answered "sold out", and
+// neither must a repeated take.
 func TestRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	client, ledger, p := ownClient(t, "Redis", nil, -1), uuid.New(), newPause()
@@ -162,7 +162,7 @@ func TestRefusedAtOnce(t *testing.T) {
 		t.Errorf("a take behind all units while Redis is away: %v", err)
 	}
 	fails.Disarm()
-	waiting = append(waiting, g.start(t.Context(), first)) // it has its unit
+	waiting = append(waiting, g.start(t.Context(), first)) // this take has its unit already
 	twin := second
 	twin.TakeID = uuid.New()
 	answer := g.start(t.Context(), twin)
@@ -236,8 +236,8 @@ func TestFullQueue(t *testing.T) {
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 6})
 }
 
-// TestOneConsumer checks that two instances never decide takes of one SKU at the same
-// time, and that both get turns.
+// TestOneConsumer checks that two instances never decide takes of one SKU at the same time, and
+// that both get turns.
 func TestOneConsumer(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
@@ -246,7 +246,7 @@ func TestOneConsumer(t *testing.T) {
 		if consumers.Add(1) > 1 {
 			both.Add(1)
 		}
-		testenv.Dither() // a window in which the other consumer would be seen
+		testenv.Dither() // a pause in which another consumer would be noticed
 		consumers.Add(-1)
 	}
 	var instances [2]countedQueue
@@ -323,9 +323,9 @@ func TestTurnEnds(t *testing.T) {
 	}
 }
 
-// TestTurnEnds_UnitsUnknown checks that an instance that has no turn refuses no take for what
-// it knew of the units, because others may return some, and that takes which were refused
-// with their queue claim no units any more.
+// TestTurnEnds_UnitsUnknown checks that an instance without a turn refuses no take because of its
+// old knowledge of the units, because others may return some. Takes that were refused with their
+// queue must no longer claim units.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -360,8 +360,8 @@ type ownedRecorder struct{ *recorder }
 
 func (ownedRecorder) Close() error { return nil }
 
-// ownLocker is a locker that excludes only within this process. Its tokens rise over
-// all lockers with the same counter.
+// ownLocker is a locker that excludes only within this process. Its tokens rise over all lockers
+// with the same counter.
 type ownLocker struct {
 	lock.Local
 	tokens *atomic.Uint64
@@ -381,8 +381,8 @@ type numberedLease struct {
 
 func (l numberedLease) Token() uint64 { return l.token }
 
-// TestTwoConsumers checks that a lease only advises: a consumer that has read the last
-// unit, while another consumer has sold it since, does not sell it again.
+// TestTwoConsumers checks that a lease only advises. A consumer that has read the last unit must
+// not sell it if another consumer has sold it since.
 func TestTwoConsumers(t *testing.T) {
 	t.Parallel()
 	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
@@ -407,8 +407,8 @@ func TestTwoConsumers(t *testing.T) {
 	}
 }
 
-// TestQueue_LateWrite lets the write of a take, which has no answer, arrive after the next
-// take was decided. It must not replace the count that the next take has left.
+// TestQueue_LateWrite lets the unanswered write of a take arrive after the next take was decided.
+// It must not replace the count that the next take has left.
 func TestQueue_LateWrite(t *testing.T) {
 	t.Parallel()
 	basket := orderOf("a", 1)
@@ -427,7 +427,7 @@ func TestQueue_LateWrite(t *testing.T) {
 				if ScriptName(cmds[0]) != "write" || lost.Swap(true) {
 					return run(ctx)
 				}
-				next = g.start(t.Context(), orderOf("a", 1)) // it waits for the same turn
+				next = g.start(t.Context(), orderOf("a", 1)) // the next take waits for the same turn
 				arrive = func() error { return run(t.Context()) }
 				return io.EOF
 			}))
@@ -465,15 +465,15 @@ func consumerAsProcess(how string) (exit int) {
 	id := uuid.MustParse(ledger)
 	g := queueWith(client, id, leasesOf(client, id, redislock.Options{Lease: queueTurnLease}), func() {
 		fmt.Println("consuming")
-		select {} // until it is killed
+		select {} // blocks until the process is killed
 	})
 	_, err = g.Take(context.Background(), orderOf("a", 1))
 	fmt.Fprintln(os.Stderr, "the take was answered", err)
 	return 1
 }
 
-// TestConsumerDies checks that another instance takes over while a take waits if the
-// process that has the turn is killed.
+// TestConsumerDies checks that another instance takes over while a take waits if the process with
+// the turn is killed.
 func TestConsumerDies(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
@@ -492,8 +492,8 @@ func TestConsumerDies(t *testing.T) {
 	}
 }
 
-// TestLeasesUnavailable checks that calls are answered busy if the instance cannot
-// become the consumer, and that a call on an ended context does not try to.
+// TestLeasesUnavailable checks that calls are answered busy if the instance cannot become the
+// consumer, and that a call on an ended context does not try to become it.
 func TestLeasesUnavailable(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// ReadWrite is the gate that oversells without locks. Take reads the counts, checks them
-// in this process, and writes new counts, and so overwrites what others wrote in
-// between. It is sound if its counter has locks that all its users share.
+// ReadWrite is the gate that oversells without locks. Take reads the counts, checks them in this
+// process, and writes new counts. So it overwrites changes that others made in between. It is sound
+// if its counter has locks that all its users share.
 type ReadWrite struct {
 	counter *Counter
 	between func() // called between reading and writing; nil except in tests
@@ -25,9 +25,9 @@ func NewReadWrite(counter *Counter) *ReadWrite { return &ReadWrite{counter: coun
 // Close does nothing: the gate has no goroutines.
 func (g *ReadWrite) Close() {}
 
-// Take cuts all lines or none under the locks of all lines. Without locks, two takes at the
-// same time can overwrite each other's counts. stock.ErrBusy: it could not get the locks in
-// time.
+// Take cuts all lines or none under the locks of all lines. Without locks, two takes at the same
+// time can overwrite each other's counts. Take returns stock.ErrBusy if it could not get the locks
+// in time.
 func (g *ReadWrite) Take(ctx context.Context, d stock.Deduction) (taken stock.Take, err error) {
 	err = g.counter.layout.Locks.hold(ctx, d.SKUs(), func(ctx context.Context, tokens tokenSet) error {
 		taken, err = g.take(ctx, tokens, d)
@@ -40,16 +40,16 @@ func (g *ReadWrite) take(ctx context.Context, tokens tokenSet, d stock.Deduction
 	return g.counter.takeWith(ctx, tokens, d, g.cut)
 }
 
-// lineState is what read.lua found for one line.
+// lineState is the state that read.lua found for one line.
 type lineState struct {
 	count  stock.Level
-	holder int64 // of the order's record: 0 if there is none
+	holder int64 // holder of the order's record; 0: the order has no record
 	burned bool
 	now    int64 // the server's time in microseconds
-	token  int64 // under which it was read, and must be written
+	token  int64 // token of the read, which the write must have too
 }
 
-// The first number of what read.lua, write.lua and give.lua answer.
+// The first number in the answers of read.lua, write.lua and give.lua.
 const (
 	answerFenced = 0 // the count has seen a newer token
 	answerDone   = 1
@@ -67,10 +67,9 @@ func (g *ReadWrite) cut(ctx context.Context, c *cut) error {
 	return c.err
 }
 
-// cutAll decides the cuts in order, with one read and one write for all of them.
-// Their orders must be distinct. On a cluster they must all be of one SKU. It sets
-// the answer of each cut, and returns the units that it left of each SKU. left is
-// nil if they are not known.
+// cutAll decides the cuts in order, with one read and one write for all of them. Their orders must
+// be distinct. On a cluster all cuts must be of one SKU. It sets the answer of each cut, and
+// returns the units left of each SKU. left is nil if they are not known.
 func (g *ReadWrite) cutAll(ctx context.Context, cuts ...*cut) (left map[stock.SKU]int64) {
 	states, err := g.read(ctx, cuts)
 	if err != nil {
@@ -81,7 +80,7 @@ func (g *ReadWrite) cutAll(ctx context.Context, cuts ...*cut) (left map[stock.SK
 	var accepted []*cut
 	for i, c := range cuts {
 		for j, line := range c.lines {
-			if units, ok := left[line.SKU]; ok { // an earlier cut has changed what was read
+			if units, ok := left[line.SKU]; ok { // an earlier cut has changed the count that was read
 				states[i][j].count.Available = units
 			}
 		}
@@ -207,9 +206,9 @@ func check(states []lineState, lines []stock.Line) error {
 	return refusal(greatest, at)
 }
 
-// write writes the counts and the records of the cuts that are not refused, in one
-// step. It writes each count as it was read, less the units of the cuts. This is
-// the fault that the gate demonstrates. Only a fence detects it.
+// write writes the counts and the records of the accepted cuts in one step. It writes each count as
+// it was read, less the units of the cuts. This is the flaw that the gate demonstrates. Only a
+// fence detects it.
 func (g *ReadWrite) write(ctx context.Context, cuts []*cut, states [][]lineState) error {
 	var args []string
 	for i, c := range cuts {

@@ -19,7 +19,7 @@ const noBuyer = "-"
 // recordField returns the hash field of a record.
 func recordField(sku stock.SKU, order uuid.UUID) string { return string(sku) + " " + order.String() }
 
-// appendID appends the text of the ID. It allocates nothing, unlike id.String.
+// appendID appends the text of the ID. Unlike id.String, it does not allocate.
 func appendID(b []byte, id uuid.UUID) []byte {
 	b = append(hex.AppendEncode(b, id[:4]), '-')
 	b = append(hex.AppendEncode(b, id[4:6]), '-')
@@ -48,8 +48,8 @@ func appendOrder(b []byte, d stock.Deduction) []byte {
 	return b
 }
 
-// epochOf returns the epoch of a count or a record, which is the field at index
-// at. It returns 0 if there is none.
+// epochOf returns the epoch of a count or a record, which is the field with index at. It returns 0
+// if the text has no such field.
 func epochOf(text string, at int) int64 {
 	fields := strings.Fields(text)
 	if at >= len(fields) {
@@ -61,7 +61,7 @@ func epochOf(text string, at int) int64 {
 
 var errRecord = errors.New("malformed record of a take")
 
-// appendQueued appends what the record of a queued order has besides: its trace, if there
+// appendQueued appends the additional fields in the record of a queued order: its trace, if there
 // is one, and the time at which it was queued.
 func appendQueued(b []byte, trace string, at time.Time) []byte {
 	if trace != "" {
@@ -80,8 +80,8 @@ func parseRecord(order, record string) (stock.Take, error) {
 	return parseTake(order, fields[0], fields[4:])
 }
 
-// parseTake returns the take of an order. rest is what appendOrder wrote, and
-// then, if the order was queued, what appendQueued wrote.
+// parseTake returns the take of an order. rest is the output of appendOrder, followed by that of
+// appendQueued if the order was queued.
 func parseTake(order, take string, rest []string) (t stock.Take, err error) {
 	if t.OrderID, err = uuid.Parse(order); err != nil {
 		return stock.Take{}, fmt.Errorf("%w: order ID: %w", errRecord, err)

@@ -36,8 +36,8 @@ func TestRecordDescribesTheOrder(t *testing.T) {
 	}
 }
 
-// TestQueuedRecord checks that a queued order keeps its trace and its time, and that its
-// record still ends with the time: inflight.lua knows queued orders by that.
+// TestQueuedRecord checks that a queued order keeps its trace and its time, and that its record
+// still ends with the time, by which inflight.lua recognises queued orders.
 func TestQueuedRecord(t *testing.T) {
 	t.Parallel()
 	at := time.UnixMicro(1_700_000_000_000_001).UTC()

@@ -12,19 +12,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// scriptLimits bound the takes of one script call. One call runs at a time, while
-// the takes of the next one gather. A call alone costs Redis as much as eight
-// takes in it, and two calls at a time would each have half the takes.
+// scriptLimits bound the takes of one script call. One call runs at a time, while the takes of the
+// next one gather. A call without takes costs Redis as much as eight takes, and two calls at a time
+// would have half as many takes each.
 var scriptLimits = group.Limits{Size: 128, Parallel: 1, Queue: 4096, Weight: 512}
 
-// Script is the atomic gate: one script checks, cuts and records many takes in
-// one call. On a cluster it is atomic for each SKU. There it cuts a take of
-// several SKUs one by one, and gives all back if one is refused.
+// Script is the atomic gate: one script checks, cuts and records many takes in one call. On a
+// cluster it is atomic for each SKU: it cuts the SKUs of a take one by one, and gives all back if
+// one is refused.
 //
-// A take joins all others that wait at the moment, in one call that has its own
-// time limit. The call may run after the caller's context has ended. The caller
-// then gives the take back, and must not change its lines meanwhile.
-// stock.ErrBusy: 4,096 takes are waiting already.
+// A take joins the other waiting takes in one call, which has its own time limit. The call may run
+// after the caller's context has ended. The caller then gives the take back, and must not change
+// its lines meanwhile. stock.ErrBusy means that 4,096 takes are waiting already.
 type Script struct {
 	counter *Counter
 	cuts    *group.Batcher[*cut]
@@ -39,8 +38,7 @@ func NewScript(counter *Counter) *Script {
 	return g
 }
 
-// Close runs the takes that wait, then stops the gate. Later takes are answered
-// stock.ErrBusy.
+// Close runs the waiting takes, then stops the gate. Later takes are answered stock.ErrBusy.
 func (g *Script) Close() { g.cuts.Close() }
 
 // Take cuts all lines or none.
@@ -82,10 +80,10 @@ func (g *Script) runCuts(cuts []*cut) {
 	}
 }
 
-// cutBatch is the cuts of one script call.
+// cutBatch has the cuts of one script call.
 type cutBatch struct {
 	cuts    []*cut
-	journal bool // all cuts queue their orders in the journal; otherwise none does
+	journal bool // all cuts queue their orders in the journal; otherwise none of them does
 	skus    numbering
 }
 

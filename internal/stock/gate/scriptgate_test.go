@@ -48,8 +48,8 @@ func wantLevel(t *testing.T, g gatetest.Gate, want stock.Level) {
 	}
 }
 
-// TestOneCallForManyTakes checks that one call cuts, in order of arrival, every
-// take that still fits whole, and refuses only those that do not.
+// TestOneCallForManyTakes checks that one call cuts, in order of arrival, every take that still
+// fits whole, and refuses only the others.
 func TestOneCallForManyTakes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"Redis", "Sentinel", "InProcess"} { // a cluster has one call for each SKU
@@ -80,7 +80,7 @@ func TestOneCallForManyTakes(t *testing.T) {
 				of(line("a", 1)),
 				of(line("a", 1)),
 				of(line("c", 1)),
-				of(line("b", 1), line("c", 1)), // not filled is the greater reason
+				of(line("b", 1), line("c", 1)), // "not filled" takes precedence
 			}
 			g.runCuts(cuts)
 			want := []string{
@@ -157,8 +157,8 @@ func before(check func(redis.Cmder) error) faults.Around {
 	}
 }
 
-// ownClient returns another client of the shared servers. dial may be nil. The
-// client sends a failed command again up to retries times, if the command allows.
+// ownClient returns another client of the shared servers. dial may be nil. The client repeats a
+// failed command up to retries times, if the command allows it.
 func ownClient(t testing.TB, kind string, dial func(ctx context.Context, network, addr string) (net.Conn, error), retries int) redis.UniversalClient {
 	t.Helper()
 	var client redis.UniversalClient
@@ -185,13 +185,13 @@ func TestFullQueueIsBusy(t *testing.T) {
 		return nil
 	}))
 	g := scriptOn(t, client)
-	const takes = 5000 // more than the queue and one call hold
+	const takes = 5000 // more takes than the queue and one call hold
 	fill(t, g, "a", 1, takes)
 	holding.Store(true)
 	var (
 		release  = sync.OnceFunc(func() { holding.Store(false); close(held) })
 		accepted atomic.Int64
-		unknown  atomic.Int64 // a slow machine holds the first call for longer than it may take
+		unknown  atomic.Int64 // on a slow machine, the first call may exceed its time limit
 		all      sync.WaitGroup
 	)
 	for range takes {
@@ -253,9 +253,9 @@ func TestTakeAfterCloseIsBusy(t *testing.T) {
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 1})
 }
 
-// lossy is a dialer whose connections lose one answer. Once it is armed, the
-// connection breaks when the answer to the first command that contains text
-// arrives. From then on it counts how often such a command is sent.
+// lossy is a dialer whose connections lose one answer. Once it is armed, the connection breaks when
+// the answer to the first command that contains text arrives. From then on it counts how often such
+// a command is sent.
 type lossy struct {
 	text  string
 	armed atomic.Bool
@@ -300,8 +300,8 @@ func (c *lossyConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestLostAnswerIsNotRetried checks that the client does not send a take again whose
-// answer was lost, and that a give returns all its units.
+// TestLostAnswerIsNotRetried checks that the client does not repeat a take after a lost answer, and
+// that a give returns all its units.
 func TestLostAnswerIsNotRetried(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds[:2] {
@@ -343,9 +343,8 @@ func TestLostAnswerIsNotRetried(t *testing.T) {
 	}
 }
 
-// TestRefusedPartsLeaveNothing checks that on a cluster, where lines are cut one by
-// one, the units that were cut before a refusal are given back and nothing is
-// burned.
+// TestRefusedPartsLeaveNothing checks a refusal on a cluster, where lines are cut one by one. The
+// units that were cut before the refusal must be given back, and nothing must be burned.
 func TestRefusedPartsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	client := shared.client(t, "Cluster")
@@ -385,9 +384,9 @@ func TestRefusedPartsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestPartLeftIsNoRefusal checks the error of a take that was refused in part, if
-// the other parts cannot be given back: the caller must give the take back. So it must
-// if the outcome of a part is open.
+// TestPartLeftIsNoRefusal checks the error of a take that was refused in part, if the other parts
+// cannot be given back or their outcome is open. The error must tell the caller to give the take
+// back.
 func TestPartLeftIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Cluster", nil, 0)
@@ -404,7 +403,7 @@ func TestPartLeftIsNoRefusal(t *testing.T) {
 	giveSHA.Store(g.scripts().give.sha)
 	fill(t, g, "a", 1, 5)
 	fill(t, g, "b", 1, 1)
-	for _, broken := range []error{errors.New("broken"), refused} { // refused proves only that the give did nothing
+	for _, broken := range []error{errors.New("broken"), refused} { // a refusal proves only that the give did nothing
 		d := orderOf("a", 2)
 		d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
 		breaking.Store(&broken)
@@ -429,8 +428,8 @@ func TestPartLeftIsNoRefusal(t *testing.T) {
 	}
 }
 
-// TestStoppedRedis checks that takes do not wait long for a stopped server, and that
-// gives undo the takes that it runs once it continues, in any order.
+// TestStoppedRedis checks that takes do not wait long for a stopped server. Gives must undo the
+// takes that it runs once it continues, in any order.
 func TestStoppedRedis(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
@@ -519,8 +518,8 @@ func TestLedgersAreSeparate(t *testing.T) {
 	}
 }
 
-// BenchmarkTake has 64 concurrent callers on two processors. cpu-µs/take is the
-// processor time of this process, redis-µs/take that of the server.
+// BenchmarkTake has 64 concurrent callers on two processors. cpu-µs/take is the CPU time of this
+// process, redis-µs/take that of the server.
 func BenchmarkTake(b *testing.B) {
 	for _, skus := range []int{1, 10_000} {
 		b.Run(fmt.Sprintf("SKUs=%d", skus), func(b *testing.B) {

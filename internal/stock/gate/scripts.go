@@ -30,10 +30,9 @@ var (
 	writeLua string
 )
 
-// ScriptsVersion identifies the text of the gate's scripts. Instances whose versions
-// differ have different scripts for the same generation, so neither can run while the
-// other does. The version is part of a strategy's layout: the instance that started
-// last takes over the stock.
+// ScriptsVersion identifies the text of the gate's scripts. Instances with different versions have
+// different scripts for the same generation, so they cannot run at the same time. The version is
+// part of a strategy's layout: the instance that started last takes over the stock.
 func ScriptsVersion() string {
 	var text string
 	for _, s := range newScripts(uuid.Nil, 0).all() {
@@ -42,8 +41,7 @@ func ScriptsVersion() string {
 	return newScript(text).sha[:8]
 }
 
-// script is a Lua script and the SHA-1 by which Redis knows it. Its name is that of its
-// file.
+// script is a Lua script and the SHA-1 by which Redis identifies it. Its name is that of its file.
 type script struct{ name, text, sha string }
 
 func newScript(text string) script {
@@ -51,10 +49,9 @@ func newScript(text string) script {
 	return script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// scripts are the scripts of one generation of one ledger. Ledger and generation
-// are part of the text, so no other ledger and no other generation has the same
-// scripts. Redis 7 neither keeps scripts over a restart nor copies them to
-// replicas. So a Redis that came back with old data cannot run them.
+// scripts are the scripts of one generation of one ledger. The text contains ledger and generation,
+// so no other ledger or generation has the same scripts. Redis 7 does not keep scripts over a
+// restart, or copy them to replicas. So a Redis that came back with old data cannot run them.
 type scripts struct {
 	generation stock.Generation
 

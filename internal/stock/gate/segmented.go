@@ -15,34 +15,33 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// Segmented takes units from the segments of each SKU. Another gate takes them from one
-// segment, or from several, as if they were SKUs: on a cluster each is in a hash slot of
-// its own, and each has its own lock, if there are locks. Segmented also keeps in Redis
+// Segmented takes units from the segments of each SKU. Another gate takes them from one segment or
+// several, as if segments were SKUs. On a cluster each segment is in its own hash slot. If there
+// are locks, each segment has its own. Segmented also keeps in Redis
 //
 //	holdfast:{LEDGERID:SKU}:gathers   counter: raised when a gather begins and when it ends
 //
-// A take first asks one segment, its order ID modulo the number of segments, so
-// that all takes of an order ask the same one. If that segment has too few units,
-// the take reads all segments and asks one that has enough. If no single segment
-// has enough but all together do, it gathers: under a lock, it cuts parts of
-// several segments. It is refused as sold out only if all segments together had
-// too few while no gather ran, because a gather that fails gives units back.
+// A take first tries the segment whose number is its order ID modulo the number of segments, so
+// that all takes of an order try the same one. If that segment has too few units, the take reads
+// all segments and tries one that has enough. If no single segment has enough but all together do,
+// it gathers: under a lock, it cuts parts of several segments. It is refused as sold out only if
+// all segments together had too few while no gather ran, because a failed gather gives units back.
 //
-// A take of an order that was taken before (Deduction.Again) looks for records of the
-// order in all segments first.
+// A take of an order that was taken before (Deduction.Again) looks for records of the order in all
+// segments first.
 //
-// A take that is sent twice gets its first answer, unless units came back in
-// between to the segment that it asks first. (The service sends no take twice.)
+// A take that is sent twice gets its first answer, unless units were returned in between to the
+// segment that it tries first. (The service sends no take twice.)
 type Segmented struct {
 	counter   *Counter
 	segments  int
-	inner     Gate // of the segments
+	inner     Gate // gate of the segments
 	gatherers OwnedLocker
 }
 
 var _ Gate = (*Segmented)(nil)
 
-// OwnedLocker is a locker that its user closes.
+// OwnedLocker is a locker that the gate using it closes.
 type OwnedLocker interface {
 	lock.Locker
 	Close() error
@@ -67,7 +66,7 @@ func (g *Segmented) Close() {
 // It plans a take before it cuts it. A planned take has the parts to cut in its
 // receipt, and no epochs. The inner gate rejects malformed deductions.
 func (g *Segmented) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
-	if d.Again { // the records of the earlier take may be in segments that this take does not ask
+	if d.Again { // records of an earlier take may be in segments that this take does not try
 		if taken, repeated, err := g.repeat(ctx, d); repeated || err != nil {
 			return taken, err
 		}
@@ -94,12 +93,11 @@ func (g *Segmented) Take(ctx context.Context, d stock.Deduction) (stock.Take, er
 			return g.gather(ctx, planned)
 		}
 	}
-	return g.gather(ctx, planned) // the counts change too fast to follow
+	return g.gather(ctx, planned) // the counts change too fast to plan again
 }
 
-// repeat answers a take that was cut earlier, in segments other than the one that
-// it asks first. repeated is false if there is no record of the order. A record of
-// another take of the order is an error.
+// repeat answers a take that was cut earlier, in other segments than the one it tries first.
+// repeated is false if the order has no record. A record of another take of the order is an error.
 func (g *Segmented) repeat(ctx context.Context, d stock.Deduction) (taken stock.Take, repeated bool, err error) {
 	earlier, err := g.findRecord(ctx, d.OrderID, d.Lines)
 	if err != nil || earlier == nil {
@@ -109,15 +107,15 @@ func (g *Segmented) repeat(ctx context.Context, d stock.Deduction) (taken stock.
 		return stock.Take{}, false, stock.ErrInFlight
 	}
 	taken, short, err := g.cut(ctx, undivided(*earlier))
-	if short != noLine { // settled since
+	if short != noLine { // the record was settled since
 		err = fmt.Errorf("%w: take %s was settled while its record was read", stock.ErrBusy, d.TakeID)
 	}
 	return taken, true, err
 }
 
-// findRecord returns what the first record of the order describes, with a line
-// for each segment that it was cut in. It returns nil if the order has no valid
-// record in any segment of the lines' SKUs.
+// findRecord returns the order described by the first record of it, with a line for each segment in
+// which it was cut. It returns nil if the order has no valid record in any segment of the lines'
+// SKUs.
 func (g *Segmented) findRecord(ctx context.Context, order uuid.UUID, lines []stock.Line) (*stock.Deduction, error) {
 	pipe := g.counter.client.Pipeline()
 	var counts, records []*redis.StringCmd
@@ -140,7 +138,7 @@ func (g *Segmented) findRecord(ctx context.Context, order uuid.UUID, lines []sto
 		}
 		epoch := epochOf(count, 0)
 		if !g.counter.scripts().generation.Holds(epoch) || epoch != epochOf(record, 2) {
-			continue // void
+			continue // void record
 		}
 		found, err := parseRecord(order.String(), record)
 		return &found.Deduction, err
@@ -148,7 +146,7 @@ func (g *Segmented) findRecord(ctx context.Context, order uuid.UUID, lines []sto
 	return nil, nil
 }
 
-// noLine is returned by cut if no line is short of units.
+// noLine is returned by cut if no line lacks units.
 const noLine = -1
 
 // cut cuts the planned parts. short is the index of a line whose segment has too
@@ -172,9 +170,9 @@ func (g *Segmented) cut(ctx context.Context, planned stock.Take) (taken stock.Ta
 	return stock.Take{}, noLine, stock.Refuse(sku, refusal.Reason)
 }
 
-// join returns planned with the epochs of inner, which is the take of its parts.
-// If the parts of a line were cut under two epochs, the segments are being
-// refilled: it gives inner back and returns stock.ErrNotFilled.
+// join returns planned with the epochs of inner, which is the take of its parts. If the parts of a
+// line were cut under two epochs, the segments are being refilled. join then gives inner back and
+// returns stock.ErrNotFilled.
 func (g *Segmented) join(ctx context.Context, planned, inner stock.Take) (stock.Take, error) {
 	taken := stock.Take{Deduction: planned.Deduction, Receipt: slices.Clone(planned.Receipt)}
 	for i, line := range inner.Lines {
@@ -193,9 +191,9 @@ func (g *Segmented) join(ctx context.Context, planned, inner stock.Take) (stock.
 	return taken, nil
 }
 
-// route plans the line again, in a segment that has enough. routed is false if no
-// segment has enough but all together may: then the line must be gathered. A line
-// that is sold out is an error.
+// route plans the line again, in a segment that has enough. If no segment has enough but all
+// together may, routed is false, and the line must be gathered. For a sold-out line, it returns an
+// error.
 func (g *Segmented) route(ctx context.Context, planned stock.Take, i int) (routed bool, err error) {
 	line, parts := planned.Lines[i], planned.Parts(i)
 	before, err := g.gathers(ctx, line.SKU)
@@ -219,14 +217,14 @@ func (g *Segmented) route(ctx context.Context, planned stock.Take, i int) (route
 	if err != nil {
 		return false, err
 	}
-	if before%2 == 0 && before == after { // no gather ran meanwhile
+	if before%2 == 0 && before == after { // no gather ran during the reads
 		return false, stock.Refuse(line.SKU, stock.ErrSoldOut)
 	}
-	return false, nil // only a gather can tell
+	return false, nil // only a gather can decide
 }
 
-// segmentLevels returns the levels of the SKU's segments and the sum of the units
-// available. stock.ErrNotFilled (as *stock.Refusal): a segment is not filled.
+// segmentLevels returns the levels of the SKU's segments and the sum of the units available. It
+// returns stock.ErrNotFilled (as *stock.Refusal) if a segment is not filled.
 func (g *Segmented) segmentLevels(ctx context.Context, sku stock.SKU) (levels []stock.Level, sum int64, err error) {
 	if levels, err = g.counter.levels(ctx, g.counter.layout.segmentsOf(sku)...); err != nil {
 		return nil, 0, err

@@ -41,7 +41,7 @@ func TestFillAndAdjustSpreadEvenly(t *testing.T) {
 	if got, want := available(t, g, "a"), [3]int64{4, 4, 3}; got != want {
 		t.Errorf("11 units are spread as %v, want %v", got, want)
 	}
-	for number, want := range [][3]int64{{4, 5, 3}, {4, 5, 4}, {5, 5, 4}, {5, 6, 4}} { // one more in each segment in turn
+	for number, want := range [][3]int64{{4, 5, 3}, {4, 5, 4}, {5, 5, 4}, {5, 6, 4}} { // one more unit in each segment in turn
 		err := g.Adjust(t.Context(), stock.Change{SKU: "a", Epoch: 1, Number: int64(number) + 1, Delta: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -66,8 +66,8 @@ func TestFillAndAdjustSpreadEvenly(t *testing.T) {
 	}
 }
 
-// TestGather takes more units than any single segment has, and gives them back to
-// the segments that they came from.
+// TestGather takes more units than any single segment has, and gives them back to the segments that
+// they came from.
 func TestGather(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
@@ -104,8 +104,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestRoutesTheShortLine checks that a take whose second line's segment has too few units
-// cuts that line elsewhere, and gathers nothing.
+// TestRoutesTheShortLine checks a take whose second line's segment has too few units. It must cut
+// that line elsewhere, and gather nothing.
 func TestRoutesTheShortLine(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
@@ -113,16 +113,16 @@ func TestRoutesTheShortLine(t *testing.T) {
 	fill(t, g, "b", 1, 4) // 2, 1 and 1
 	d := orderOf("a", 1)
 	d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
-	copy(d.OrderID[12:], []byte{0, 0, 0, 2}) // asks segment 2 first
+	copy(d.OrderID[12:], []byte{0, 0, 0, 2}) // tries segment 2 first
 	g.gatherers = askedLocker{g.gatherers, func() { t.Error("it gathers") }}
 	if taken, err := g.Take(t.Context(), d); err != nil || taken.Parts(0)[0].Segment != 2 || taken.Parts(1)[0].Segment != 0 {
 		t.Errorf("%+v, %v", taken, err)
 	}
 }
 
-// TestTakenAgain takes an order again while records of its earlier take are left in
-// segments that the new take would not ask. It must find them. So must the same take that
-// is sent twice.
+// TestTakenAgain takes an order again while records of its earlier take are in segments that the
+// new take would not try. The take must find them. The same must hold for a take that is sent
+// twice.
 func TestTakenAgain(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds {
@@ -132,7 +132,7 @@ func TestTakenAgain(t *testing.T) {
 				g, other := divided3(t, kind)
 				fill(t, g, "a", 1, 9)
 				d := orderOf("a", quantity)
-				copy(d.OrderID[12:], []byte{0, 0, 0, 2}) // asks segment 2 first
+				copy(d.OrderID[12:], []byte{0, 0, 0, 2}) // tries segment 2 first
 				block := orderOf(segmentOf("a", 2), 3)
 				blocking, err := g.inner.Take(t.Context(), block)
 				if err != nil {
@@ -169,8 +169,8 @@ func TestTakenAgain(t *testing.T) {
 	}
 }
 
-// TestRepeatOfASettledTake repeats a take that is settled after its record was read, when no
-// units are left: the repeat has cut nothing.
+// TestRepeatOfASettledTake repeats a take that is settled after its record was read, when no units
+// are left. The repeat must not succeed.
 func TestRepeatOfASettledTake(t *testing.T) {
 	t.Parallel()
 	client, ledger := ownClient(t, "Redis", nil, -1), uuid.New()
@@ -236,8 +236,8 @@ func TestPairsOverSegmentsOfOne(t *testing.T) {
 	}
 }
 
-// TestSoldOutWaitsForAGather checks that a take that finds too few units during
-// another take's gather waits until the gather ends.
+// TestSoldOutWaitsForAGather checks that a take that finds too few units during another take's
+// gather waits until the gather ends.
 func TestSoldOutWaitsForAGather(t *testing.T) {
 	t.Parallel()
 	g, other := divided3(t, "Redis")
@@ -264,7 +264,7 @@ func TestSoldOutWaitsForAGather(t *testing.T) {
 	select {
 	case err := <-answer:
 		t.Fatalf("answered during the gather: %v", err)
-	case <-asked: // it waits for the lock, which is held here
+	case <-asked: // the take waits for the lock, which is held here
 	}
 	if err := g.give(t.Context(), unfenced, cut); err != nil {
 		t.Fatal(err)
@@ -291,9 +291,9 @@ func (l askedLocker) Lock(ctx context.Context, name string) (lock.Lease, error) 
 	return l.OwnedLocker.Lock(ctx, name)
 }
 
-// TestDeadGatherer checks that a process that died while it gathered does not keep
-// others from gathering: the next one makes the counter even again. While the lock
-// is held, a gather is busy.
+// TestDeadGatherer checks that a process that died during a gather does not keep others from
+// gathering, because the next one makes the counter even again. While the lock is held, a gather
+// must be answered busy.
 func TestDeadGatherer(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
@@ -323,8 +323,8 @@ func TestDeadGatherer(t *testing.T) {
 	}
 }
 
-// TestAnnounce checks that the counter of gathers only rises, and is odd exactly while a
-// gather runs, whatever a dead process has left.
+// TestAnnounce checks that the counter of gathers never falls, and is odd exactly while a gather
+// runs, even after a process died.
 func TestAnnounce(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
@@ -355,14 +355,14 @@ func TestLostSegment(t *testing.T) {
 		t.Fatal(err)
 	}
 	for first := range 3 {
-		d := orderOf("a", 4) // more than the segment that it asks first has
+		d := orderOf("a", 4) // more units than the first segment has
 		copy(d.OrderID[12:], []byte{0, 0, 0, byte(first)})
 		if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrNotFilled) {
 			t.Errorf("segment %d first: got %v", first, err)
 		}
 	}
 	again.TakeID, again.Again = uuid.New(), true
-	if _, err := g.Take(t.Context(), again); !errors.Is(err, stock.ErrNotFilled) { // its record is void
+	if _, err := g.Take(t.Context(), again); !errors.Is(err, stock.ErrNotFilled) { // the record of the take is void
 		t.Errorf("again: got %v", err)
 	}
 	levels, err := g.Level(t.Context(), "a")
@@ -375,15 +375,15 @@ func TestLostSegment(t *testing.T) {
 	}
 }
 
-// TestGatherGivesUp checks that a take is busy, and takes nothing, if its units are in
-// too many segments, or if the counts change whenever it has read them.
+// TestGatherGivesUp checks that a take is answered busy, and takes nothing, if its units are in too
+// many segments, or if the counts change after each read.
 func TestGatherGivesUp(t *testing.T) {
 	t.Parallel()
 	client, ledger := shared.client(t, "Redis"), uuid.New()
 	g := closed(t, segmented0(client, ledger, MaxSegments, lock.NewLocal()))
 	d := linesOf("a", "b", "c", "d")
 	for i := range d.Lines {
-		d.Lines[i].Quantity = MaxSegments // one from each segment
+		d.Lines[i].Quantity = MaxSegments // one unit from each segment
 		fill(t, g, d.Lines[i].SKU, 1, MaxSegments)
 	}
 	if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrBusy) {
@@ -398,7 +398,7 @@ func TestGatherGivesUp(t *testing.T) {
 	}
 }
 
-// elsewhere is a gate whose units are sold whenever a take asks for them.
+// elsewhere is a gate whose units are always sold before a take gets them.
 type elsewhere struct{ Gate }
 
 func (elsewhere) Take(_ context.Context, d stock.Deduction) (stock.Take, error) {

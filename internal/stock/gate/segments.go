@@ -31,8 +31,8 @@ func splitSegment(segment stock.SKU) (sku stock.SKU, n int) {
 // divides reports whether SKUs are divided into segments.
 func (l Layout) divides() bool { return l.Segments > 0 }
 
-// segmentsOf returns the segments of the SKUs, those of each SKU together. SKUs that are
-// not divided are returned as they are.
+// segmentsOf returns the segments of the SKUs, those of each SKU together. It returns SKUs that are
+// not divided unchanged.
 func (l Layout) segmentsOf(skus ...stock.SKU) []stock.SKU {
 	if !l.divides() {
 		return skus
@@ -46,9 +46,8 @@ func (l Layout) segmentsOf(skus ...stock.SKU) []stock.SKU {
 	return segments
 }
 
-// everywhere returns the take of all segments that t may have cut. A line whose segments
-// are not known becomes a line in every segment. Those that have records of the take
-// decide.
+// everywhere returns the take of all segments that t may have cut. A line with unknown segments
+// becomes a line in every segment. Only the segments with records of the take matter.
 func (l Layout) everywhere(t stock.Take) stock.Take {
 	if !l.divides() {
 		return t
@@ -167,7 +166,7 @@ func refusalOf(sku stock.SKU, err error) error {
 	return err
 }
 
-// sumOf returns the level of the SKU whose segments have the levels given.
+// sumOf returns the level of the SKU with these levels of its segments.
 func sumOf(sku stock.SKU, segments []stock.Level) stock.Level {
 	sum := stock.Level{SKU: sku, Filled: true}
 	for _, segment := range segments {

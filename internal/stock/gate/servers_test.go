@@ -17,8 +17,7 @@ import (
 // kinds has the kinds of Redis that the gates run on.
 var kinds = []string{"Redis", "Cluster", "Sentinel", "InProcess"}
 
-// thoroughly returns all kinds if the run is thorough, and otherwise those that are
-// named.
+// thoroughly returns all kinds in a thorough run, and otherwise the named ones.
 func thoroughly(named ...string) []string {
 	if testenv.Thorough() {
 		return kinds
@@ -26,8 +25,8 @@ func thoroughly(named ...string) []string {
 	return named
 }
 
-// clients has one client for each kind of Redis. All tests of the program share
-// them, because every gate has keys of its own.
+// clients has one client for each kind of Redis. All tests of the program share them, because every
+// gate has its own keys.
 type clients struct {
 	mu     sync.Mutex
 	opened map[string]redis.UniversalClient
@@ -69,8 +68,8 @@ func (c *clients) open(t testing.TB, kind string) (redis.UniversalClient, error)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { c.close = append(c.close, server.Close) }() // closed after its client
-		url = unhurried(server.URL())                              // it runs scripts slowly, and slower with the race detector
+		defer func() { c.close = append(c.close, server.Close) }() // closed after the server's client
+		url = unhurried(server.URL())                              // miniredis runs scripts slowly, and slower with the race detector
 	}
 	client, err := store.OpenRedis(context.Background(), url)
 	if err != nil {
@@ -80,7 +79,7 @@ func (c *clients) open(t testing.TB, kind string) (redis.UniversalClient, error)
 	return client, nil
 }
 
-// unhurried returns the URL with timeouts that a busy machine keeps.
+// unhurried returns the URL with timeouts that are long enough for a busy machine.
 func unhurried(url string) string {
 	separator := "?"
 	if strings.Contains(url, "?") {
@@ -102,8 +101,7 @@ func connect(addr string) (redis.UniversalClient, error) {
 	return store.OpenRedis(context.Background(), "redis://"+addr)
 }
 
-// counted is a gate with the counter that it is built on. The others are the same with
-// one type of gate.
+// counted is a gate with its counter. The other types are the same for one type of gate.
 type (
 	counted struct {
 		*Counter
@@ -165,7 +163,7 @@ func locked0(client redis.UniversalClient, ledger uuid.UUID, locker waitingLocke
 	return readWriteIn(client, ledger, Layout{Locks: NewLocks(locker, lockWait, true)})
 }
 
-// mutex0 returns a gate under a mutex of its own.
+// mutex0 returns a gate under its own mutex.
 func mutex0(client redis.UniversalClient, ledger uuid.UUID) countedReadWrite {
 	return readWriteIn(client, ledger, Layout{Locks: NewLocks(lock.NewLocal(), lockWait, false)})
 }

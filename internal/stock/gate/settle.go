@@ -12,9 +12,9 @@ import (
 // maxSettleLines bounds the records that one script call settles.
 const maxSettleLines = 500
 
-// Settle removes the records of takes that the ledger has. It changes no units available,
-// and needs no locks. It ignores a take that is not in flight, or whose order another take
-// holds. If it fails, it may have removed some records. Settling a take again does no harm.
+// Settle removes the records of takes that the ledger has. It does not change available units, and
+// needs no locks. It ignores a take that is not in flight, or whose order is held by another take.
+// If it fails, it may have removed some records. Settling a take again does no harm.
 func (c *Counter) Settle(ctx context.Context, takes ...stock.Take) error {
 	if c.layout.divides() {
 		whole := takes
@@ -34,7 +34,7 @@ func (c *Counter) settle(ctx context.Context, journal []string, takes []stock.Ta
 		lines []string
 	}
 	var batches []*batch
-	open := make(map[stock.SKU]*batch) // by SKU on a cluster; otherwise all under ""
+	open := make(map[stock.SKU]*batch) // batches by SKU on a cluster, otherwise one under ""
 	for i := range takes {
 		t := &takes[i]
 		text := appendID(appendID(make([]byte, 0, 80), t.OrderID), t.TakeID)
@@ -44,8 +44,8 @@ func (c *Counter) settle(ctx context.Context, journal []string, takes []stock.Ta
 				of = lines[0].SKU
 			}
 			b := open[of]
-			// The lines of a call stay together: an order leaves the queue with all of
-			// its records.
+			// The lines of a take stay in one call, because an order leaves the queue with all its
+			// records.
 			if b == nil || len(b.lines)+len(lines) > maxSettleLines {
 				b = new(batch)
 				open[of] = b

@@ -20,26 +20,26 @@ const (
 	// maxTurn is how long an instance consumes the queue of a SKU before it gives
 	// other instances a turn.
 	maxTurn = 25 * time.Millisecond
-	// turnLinger is how long an instance with an empty queue keeps the turn. So a
-	// quick succession of calls needs one lease.
+	// turnLinger is how long an instance with an empty queue keeps the turn, so that calls in quick
+	// succession need only one lease.
 	turnLinger = 2 * time.Millisecond
 	// turnPause is the pause between two turns of one instance. An instance that
 	// waits for the lease gets it meanwhile.
 	turnPause = time.Millisecond
 )
 
-// queues has the queues of calls, one for each SKU, and gives the calls their turns. It
-// is a locker whose locks are turns: the holder has the turn until it unlocks. It is safe
-// for concurrent use.
+// queues has the queues of calls, one for each SKU, and gives the calls their turns. It implements
+// a locker whose locks are turns: a holder has the turn until it unlocks. It is safe for concurrent
+// use.
 type queues struct {
 	decide func(ctx context.Context, takes ...*cut) (left map[stock.SKU]int64) // see ReadWrite.cutAll; set before the first use
 	leases OwnedLocker
 	wait   time.Duration // how long a consumer waits for its lease
-	length time.Duration // of a turn
+	length time.Duration // length of a turn
 
 	consumers sync.WaitGroup
 	mu        sync.Mutex
-	byName    map[string]*queue // by the name of the SKU's lock; only those with a consumer
+	byName    map[string]*queue // queues with a consumer, by the name of the SKU's lock
 }
 
 // queue has the calls that wait for one SKU. The mutex of queues guards it.
@@ -49,21 +49,21 @@ type queue struct {
 	deciding []*waiter     // takes that the consumer has removed from waiting
 	arrived  chan struct{} // signalled when a call is added; capacity 1
 
-	over   bool  // the turn ends after the calls that have it: see endTurn
-	known  bool  // this instance has the turn, and left is right
+	over   bool  // the turn ends after the calls that have it now: see endTurn
+	known  bool  // this instance has the turn, and left is correct
 	left   int64 // units available after the last take that was decided
-	queued int64 // units of the takes that wait or are being decided
+	queued int64 // units of the takes that are waiting or being decided
 }
 
-// waiter is one call in a queue: a take that the consumer decides, or a caller that does
-// its own work while it has the turn.
+// waiter is one call in a queue. It is a take that the consumer decides, or a caller that does its
+// own work during the turn.
 type waiter struct {
-	name   string        // of the SKU's lock
+	name   string        // name of the SKU's lock
 	take   *cut          // nil: the caller has its own work
-	repeat bool          // a take of the order waits or is in flight, so this one needs no units
+	repeat bool          // another take of the order waits or is in flight, so this one needs no units
 	ready  chan struct{} // closed when the take is decided, or when the caller has the turn
-	err    error         // why the caller did not get the turn; a take has its own
-	lease  lock.Lease    // of the caller's turn
+	err    error         // why the caller did not get the turn; a take has its own error
+	lease  lock.Lease    // lease of the caller's turn
 	done   chan struct{} // closed when the caller has ended its turn
 }
 
@@ -71,7 +71,7 @@ func newWaiter(take *cut) *waiter {
 	return &waiter{name: lockName(take.lines[0].SKU), take: take, ready: make(chan struct{})}
 }
 
-// units returns the units that the call claims of what is left.
+// units returns the units that the call will take.
 func (w *waiter) units() int64 {
 	if w.take == nil || w.repeat {
 		return 0
@@ -101,7 +101,7 @@ func (qs *queues) Lock(ctx context.Context, name string) (lock.Lease, error) {
 	if err := qs.await(ctx, w); err != nil {
 		return nil, err
 	}
-	<-w.ready // without a wait: a caller outside the queue has its turn, or an error
+	<-w.ready // returns at once: a caller that has left the queue has its turn or an error
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -114,18 +114,17 @@ type turn struct {
 	end func()
 }
 
-// Unlock ends the turn. The lease is the consumer's.
+// Unlock ends the turn. The consumer unlocks the lease.
 func (t *turn) Unlock(context.Context) error {
 	t.end()
 	return nil
 }
 
-// errNoRoom says that a take does not fit behind the takes that wait.
+// errNoRoom means that a take does not fit behind the waiting takes.
 var errNoRoom = errors.New("the units left are taken by the calls that wait")
 
-// enter adds the call to its queue, and starts a consumer if the queue has none.
-// errNoRoom: this instance knows how many units are left, and the takes that wait leave
-// too few.
+// enter adds the call to its queue, and starts a consumer if the queue has none. It returns
+// errNoRoom if this instance knows how many units are left, and the waiting takes leave too few.
 func (qs *queues) enter(w *waiter) error {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -217,7 +216,7 @@ func (qs *queues) takeTurn(q *queue) {
 	}
 }
 
-// lingers waits for the next call. It returns false if none comes soon.
+// lingers waits for the next call. It returns false if no call comes soon.
 func (q *queue) lingers(end time.Time) bool {
 	timer := time.NewTimer(min(turnLinger, time.Until(end)))
 	defer timer.Stop()
@@ -238,8 +237,8 @@ func (qs *queues) forget(q *queue) {
 }
 
 // endTurn is called by a caller that has the turn, and whose command may still arrive. The
-// turn ends with the caller's, because only a newer token refuses that command. Under the
-// same one, a late write would replace a count that was read and written since.
+// instance's turn must end too, because only a newer token makes the count refuse that command.
+// Under the same token, a late write would replace a count that was read and written since.
 func (qs *queues) endTurn(name string) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -252,7 +251,7 @@ func (qs *queues) isOver(q *queue) bool {
 	return q.over
 }
 
-// refuseAll answers every call in the queue with err. No command was sent for them.
+// refuseAll answers every call in the queue with err. Their commands have not been sent.
 func (qs *queues) refuseAll(q *queue, err error) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -267,9 +266,8 @@ func (qs *queues) refuseAll(q *queue, err error) {
 	q.waiting = nil
 }
 
-// next removes the first calls from the queue: several takes of distinct orders, or
-// one caller that has the turn until it is done. It returns neither if the queue is
-// empty.
+// next removes the first calls from the queue: several takes of distinct orders, or one caller with
+// its own work. It returns neither if the queue is empty.
 func (qs *queues) next(q *queue, lease lock.Lease) (takes []*waiter, holder *waiter) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -299,8 +297,8 @@ func hasOrder(calls []*waiter, w *waiter) bool {
 	})
 }
 
-// decideAll decides the takes with one read and one write. If it does not know what they
-// left, the turn ends: see endTurn.
+// decideAll decides the takes with one read and one write. If the number of remaining units is then
+// unknown, the turn ends: see endTurn.
 func (qs *queues) decideAll(q *queue, lease lock.Lease, takes []*waiter) {
 	sku := takes[0].take.lines[0].SKU
 	cuts := make([]*cut, len(takes))

@@ -12,7 +12,7 @@ import (
 // their number in one byte. A segmented gate has a line for each part.
 const maxParts = 255
 
-// errDeduction says that the caller passed a malformed deduction.
+// errDeduction means that the caller passed a malformed deduction.
 var errDeduction = errors.New("malformed deduction")
 
 // validate rejects malformed deductions before anything is written. It allows a
@@ -30,22 +30,21 @@ func validate(d stock.Deduction) error {
 	return nil
 }
 
-// cut cuts lines of a deduction in one step, all or none.
+// cut is a request to cut lines of a deduction in one step, all or none.
 type cut struct {
 	d       stock.Deduction
 	tokens  tokenSet
-	lines   []stock.Line  // all lines of d, or on a cluster one of them
+	lines   []stock.Line  // all lines of d, or on a cluster one line
 	journal *journalEntry // nil unless the order is queued
 
 	// The answer.
-	receipt stock.Receipt // of lines
-	already bool          // the same take cut these lines earlier
-	err     error         // only of a cut in a batch
+	receipt stock.Receipt // receipt of the lines
+	already bool          // an earlier call of the same take cut these lines
+	err     error         // error of this cut in a batch
 }
 
-// takeWith takes d with calls of run: one call if one server has all counts, and on
-// a cluster one call for each line. If a line is refused, it gives back the lines
-// before it.
+// takeWith takes d with calls of run. On one server it makes one call, and on a cluster one for
+// each line. If a line is refused, takeWith gives back the earlier lines.
 func (c *Counter) takeWith(ctx context.Context, tokens tokenSet, d stock.Deduction, run func(context.Context, *cut) error) (stock.Take, error) {
 	if err := validate(d); err != nil {
 		return stock.Take{}, err
@@ -57,7 +56,7 @@ func (c *Counter) takeWith(ctx context.Context, tokens tokenSet, d stock.Deducti
 		}
 		return stock.Take{Deduction: d, Receipt: receipt}, nil
 	}
-	var done []stock.Line // cut now; lines that the same take cut earlier are not given back
+	var done []stock.Line // lines that this call has cut; lines that the same take cut earlier are not given back
 	for i := range d.Lines {
 		part := &cut{d: d, tokens: tokens, lines: d.Lines[i : i+1], receipt: receipt[i : i+1]}
 		err := run(ctx, part)
@@ -68,7 +67,7 @@ func (c *Counter) takeWith(ctx context.Context, tokens tokenSet, d stock.Deducti
 		case !stock.NothingTaken(err): // the outcome is open, and the caller gives all lines back
 			return stock.Take{}, err
 		default:
-			d.Lines = done // none, if the first line is refused: that needs no call
+			d.Lines = done // empty if the first line is refused, which needs no call
 			ctx, cancel := detached(ctx)
 			defer cancel()
 			if giveErr := c.give(ctx, tokens, stock.Take{Deduction: d}); giveErr != nil {
@@ -80,23 +79,23 @@ func (c *Counter) takeWith(ctx context.Context, tokens tokenSet, d stock.Deducti
 	return stock.Take{Deduction: d, Receipt: receipt}, nil
 }
 
-// partLeft returns the error of a take that was refused after a part of it was
-// cut and could not be given back. It does not wrap giveErr: giveErr may say that
-// the give did nothing, but the take did something.
+// partLeft returns the error of a take that was refused after a part of it was cut and could not be
+// given back. It does not wrap giveErr, which may say that nothing was changed, although the take
+// cut some lines.
 func partLeft(giveErr error) error {
 	return fmt.Errorf("giving back what was cut before a refusal: %v", giveErr)
 }
 
-// The reasons for which take.lua refuses a take. If several apply, it answers the
-// greatest: a missing count, another take of the order and a later generation say
-// more than "sold out".
+// The reasons for which take.lua refuses a take. If several apply, take.lua answers the greatest
+// one. A missing count, another take of the order or a later generation matters more than "sold
+// out".
 const (
 	soldOut         = 1
 	notFilled       = 2
 	inFlight        = 3
 	burned          = 4
 	laterGeneration = 5
-	queueFull       = 6 // this and the next: only if there is no other reason
+	queueFull       = 6 // queueFull and the next reason are given only if no other reason applies
 	queueClosed     = 7
 )
 

@@ -38,7 +38,7 @@ func adjustGap(t *trial) error {
 
 func adjustOfEarlierEpochDropped(t *trial) error {
 	t.fill("a", 4, 10)
-	t.adjust("a", 3, 1, 5, nil) // the fill included it
+	t.adjust("a", 3, 1, 5, nil) // the fill included the addition
 	t.counts("a", 10, 0, 0)
 	t.adjust("a", 4, 1, 1, nil)
 	t.fill("a", 5, 20)

@@ -32,7 +32,7 @@ func emptiedStoreFailsClosed(t *trial) error {
 	t.notFilled("a")
 	t.fill("a", 2, 10)
 	t.counts("a", 10, 0, 0)
-	t.take(d, stock.ErrBurned) // because it was given back
+	t.take(d, stock.ErrBurned) // burned, because the take was given back
 	t.take(again(d), nil)
 	return nil
 }
@@ -84,7 +84,7 @@ func cancelledContext(t *trial) error {
 			return fmt.Errorf("%s on a cancelled context: %v", name, err)
 		}
 	}
-	t.give(d) // the outcome of its take may be unknown
+	t.give(d) // the outcome of the take may be unknown
 	if level := t.level("a"); t.err == nil && level.Available+level.InFlight != 10 && level.Available != 99 && level.Available != 11 {
 		return fmt.Errorf("after calls on a cancelled context: %+v", level)
 	}

@@ -38,16 +38,16 @@ func fillForgetsFlight(t *trial) error {
 	if level := t.level("a"); t.err == nil && (level.Available != 10 || level.InFlight != 0) {
 		return fmt.Errorf("after a fill with 10 units: %+v", level)
 	}
-	t.give(given) // its units are not in this count
+	t.give(given) // the new count does not include the units of the take
 	t.settle(settled)
-	t.take(again(twin), nil) // the void record does not refuse it
+	t.take(again(twin), nil) // the void record does not refuse the take
 	t.counts("a", 6, 4, 1)
 	t.counts("b", 20, 0, 0)
 	return nil
 }
 
 func fillAllFillsEach(t *trial) error {
-	const many = 260 // more than one script call
+	const many = 260 // so many orders need more than one script call
 	name := func(i int) string { return fmt.Sprint("many-", i) }
 	t.fill(name(1), 5, 10)
 	t.take(order(t.line(name(1), 1)), nil)

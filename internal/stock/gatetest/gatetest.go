@@ -1,5 +1,5 @@
-// Package gatetest checks that a gate and the counter that it is built on keep the promises
-// of gate.Gate and gate.Counter. They join with one line:
+// Package gatetest checks that a gate and its counter keep the promises of gate.Gate and
+// gate.Counter. One line runs all checks:
 //
 //	gatetest.Run(t, gatetest.Gates{Instances: []gatetest.Gate{a, b}, Empty: empty, LoseCount: loseCount})
 package gatetest
@@ -50,8 +50,8 @@ type Promise struct {
 	check func(t *trial) error
 }
 
-// Promises returns all promises. Each uses SKUs of its own, so they can be checked
-// on the same gates at the same time.
+// Promises returns all promises. Each check uses its own SKUs, so they can run on the same gates at
+// the same time.
 func Promises() []Promise {
 	return slices.Concat(
 		takePromises, oversellPromises, givePromises, settlePromises, fillPromises, adjustPromises,

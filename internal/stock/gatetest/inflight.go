@@ -23,7 +23,7 @@ func inFlightHasAllLines(t *trial) error {
 	t.fill("b", 1, 10)
 	t.fill("c", 1, 10_000_000)
 	bought := order(t.line("a", 1), t.line("b", 2), t.line("c", 1000))
-	removed := order(t.line("c", 5_000_000)) // by an administrator
+	removed := order(t.line("c", 5_000_000)) // removed by an administrator
 	removed.Buyer = ""
 	t.take(bought, nil)
 	t.take(removed, nil)
@@ -42,7 +42,7 @@ func inFlightHasAllLines(t *trial) error {
 			}
 		}
 	}
-	t.settleTakes(t.inFlight("c")...) // takes can be settled as they are listed
+	t.settleTakes(t.inFlight("c")...) // listed takes can be settled
 	t.counts("a", 9, 0, 0)
 	t.counts("b", 8, 0, 0)
 	t.counts("c", 10_000_000-5_000_000-1000, 0, 0)
@@ -64,7 +64,7 @@ func inFlightByAge(t *trial) error {
 		return fmt.Errorf("in flight for an hour: %+v", found)
 	}
 	const age = 30 * time.Millisecond
-	return testenv.Poll(testenv.Patience, func() error { // the gate uses its server's clock
+	return testenv.Poll(testenv.Patience, func() error { // wait, because the gate uses its server's clock
 		if _, ok := t.scan(age)[d.TakeID]; t.err == nil && !ok {
 			return fmt.Errorf("take %s is not listed as older than %v", d.TakeID, age)
 		}
@@ -73,7 +73,7 @@ func inFlightByAge(t *trial) error {
 }
 
 func inFlightOfMany(t *trial) error {
-	const orders, buyers = 700, 20 // several steps of a scan
+	const orders, buyers = 700, 20 // a scan of so many orders takes several steps
 	t.fill("a", 1, orders)
 	t.accepted(t.atOnce(buyers, func(gate Gate, _ int) error {
 		for range orders / buyers {
@@ -103,7 +103,7 @@ func inFlightOfMany(t *trial) error {
 }
 
 func scanFindsAll(t *trial) error {
-	const buyers, orders = 20, 30 // together more than one step of a scan
+	const buyers, orders = 20, 30 // a scan of so many orders takes several steps
 	names := []string{"a", "b", "c"}
 	for _, name := range names {
 		t.fill(name, 1, buyers*orders)
@@ -135,7 +135,7 @@ func scanFindsAll(t *trial) error {
 			return fmt.Errorf("the scan found %+v, which is not an hour old", d)
 		}
 	}
-	for _, of := range bought { // takes can be settled as they are listed
+	for _, of := range bought { // listed takes can be settled
 		var listed []stock.Take
 		for _, d := range of {
 			listed = append(listed, all[d.TakeID])

@@ -15,18 +15,18 @@ var modelPromises = []Promise{
 	{"AgreesWithModel", agreesWithModel},
 }
 
-// modelSteps is how many calls one check makes, one after another.
+// modelSteps is the number of calls that one check makes, one after another.
 const modelSteps = 400
 
-// agreesWithModel makes random calls on few SKUs and few orders, so that they
-// often collide, and compares every answer and every count with a model in memory.
+// agreesWithModel makes random calls and compares every answer and every count with a model in
+// memory. It uses few SKUs and few orders, so that the calls often collide.
 func agreesWithModel(t *trial) error {
 	seed := rand.Uint64()
 	m := newModel(t, rand.New(rand.NewPCG(seed, seed)))
 	for step := range modelSteps {
 		what, err := m.call()
 		if err == nil {
-			err = m.compare(step%10 == 0) // a list costs more than a level
+			err = m.compare(step%10 == 0) // listing takes costs more than reading levels
 		}
 		if err != nil {
 			return fmt.Errorf("random seed %d, step %d, %s: %w", seed, step, what, err)
@@ -35,7 +35,7 @@ func agreesWithModel(t *trial) error {
 	return nil
 }
 
-// model is what the gate is expected to hold of three SKUs.
+// model is the expected state of three SKUs at the gate.
 type model struct {
 	*trial
 	random *rand.Rand
@@ -89,7 +89,7 @@ func (m *model) of(line stock.Line) *modelCount {
 	panic("no count of SKU " + line.SKU)
 }
 
-// call makes a random call on the gate and on the model. what describes the call.
+// call makes a random call on the gate and on the model. what is a text that describes the call.
 func (m *model) call() (what string, err error) {
 	d := m.orders[m.random.IntN(len(m.orders))]
 	name := m.names[m.random.IntN(len(m.names))]
@@ -187,7 +187,7 @@ func (m *model) callGive(d stock.Deduction) {
 			count.burned[d.TakeID] = true
 		}
 	}
-	// Most of the time a take that was given back is not sent again.
+	// A take that was given back is usually not sent again.
 	at := slices.IndexFunc(m.orders, func(o stock.Deduction) bool { return o.TakeID == d.TakeID })
 	m.orders[at] = again(d)
 	if m.random.IntN(3) == 0 {
@@ -198,7 +198,7 @@ func (m *model) callGive(d stock.Deduction) {
 func (m *model) callFill(name string) (what string) {
 	count := m.counts[name]
 	epoch, units := max(count.epoch-1+m.random.Int64N(4), 1), m.random.Int64N(20)
-	if !count.filled { // a lost count is only ever filled under a new epoch
+	if !count.filled { // a lost count may be filled only under a new epoch
 		epoch = max(epoch, count.epoch+1)
 	}
 	var want error

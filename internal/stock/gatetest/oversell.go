@@ -126,7 +126,7 @@ func noOversellAcrossRefills(t *trial) error {
 	const units, epochs, buyers, orders = 20, 6, 12, 15
 	t.fill("a", 1, units)
 	var mu sync.Mutex
-	sold := make(map[int64]int64) // by the epoch in the receipt
+	sold := make(map[int64]int64) // units by the epoch in the receipt
 	refill := func(gate Gate) error {
 		for epoch := int64(2); epoch <= epochs; epoch++ {
 			if err := t.retryBusy(func() error { return gate.Fill(t.ctx, t.sku("a"), epoch, units) }); err != nil {

@@ -19,7 +19,7 @@ func settleForgets(t *trial) error {
 		t.counts("a", 8, 0, 0)
 		t.counts("b", 7, 0, 0)
 	}
-	t.give(d) // too late
+	t.give(d) // too late: the take is settled
 	t.counts("a", 8, 0, 0)
 	t.settle()
 	return nil
@@ -47,7 +47,7 @@ func settleTwiceInOneCall(t *trial) error {
 }
 
 func settleManyAtOnce(t *trial) error {
-	const orders = 260 // with 2 lines each: more than one script call settles
+	const orders = 260 // with 2 lines each, so many orders need more than one script call
 	t.fill("a", 1, orders)
 	t.fill("b", 1, orders)
 	t.fill("c", 1, orders)

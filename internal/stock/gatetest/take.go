@@ -58,7 +58,7 @@ func lastUnit(t *trial) error {
 func sameTakeTwice(t *trial) error {
 	t.fill("a", 4, 10)
 	t.fill("b", 5, 10)
-	d := order(t.line("a", 6), t.line("b", 7)) // would not fit a second time
+	d := order(t.line("a", 6), t.line("b", 7)) // the count has no room for a second cut of this order
 	first := t.take(d, nil)
 	second := t.take(d, nil)
 	if t.err == nil && (!slices.Equal(first.Lines, second.Lines) || !slices.EqualFunc(first.Receipt, second.Receipt, sameEpoch)) {
@@ -69,7 +69,7 @@ func sameTakeTwice(t *trial) error {
 	return nil
 }
 
-// sameEpoch ignores the segments that the units came from.
+// sameEpoch reports whether two cuts have the same epoch. Their segments may differ.
 func sameEpoch(a, b stock.Cut) bool { return a.Epoch == b.Epoch }
 
 func sameTakeAtOnce(t *trial) error {
@@ -93,7 +93,7 @@ func twinInFlight(t *trial) error {
 	t.fill("b", 1, 2)
 	d := order(t.line("a", 1), t.line("b", 2))
 	t.take(d, nil)
-	t.take(again(d), stock.ErrInFlight) // although b is sold out by now
+	t.take(again(d), stock.ErrInFlight) // although b is sold out now
 	t.counts("a", 9, 1, 1)
 	t.give(d)
 	twin := again(d)

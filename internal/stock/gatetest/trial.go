@@ -24,8 +24,7 @@ func again(d stock.Deduction) stock.Deduction {
 	return d
 }
 
-// unanswered returns the take of a caller that did not get the gate's answer, and
-// so has no receipt.
+// unanswered returns the take of a caller that lost the gate's answer, so it has no receipt.
 func unanswered(d stock.Deduction) stock.Take { return stock.Take{Deduction: d} }
 
 // trial runs the steps of one check. After the first failed step, which sets err,
@@ -184,8 +183,8 @@ func (t *trial) atOnce(times int, step func(gate Gate, i int) error) []error {
 	return errs
 }
 
-// accepted returns how many of errs are nil. It fails the trial if an error is
-// none of others.
+// accepted returns the number of nil errors in errs. It fails the trial if another error is not one
+// of others.
 func (t *trial) accepted(errs []error, others ...error) (n int64) {
 	for _, err := range errs {
 		if err == nil {
@@ -208,9 +207,9 @@ func (t *trial) retryBusy(step func() error) error {
 	}
 }
 
-// retryTake takes d, and repeats while the gate is busy. As the service does, it gives back a
-// take that was not answered in time, as may be on a busy machine, and takes again under
-// another ID.
+// retryTake takes d, and repeats while the gate is busy. On a busy machine, the gate may not answer
+// in time. retryTake then gives the take back and takes again under another ID, as the service
+// does.
 func (t *trial) retryTake(gate Gate, d stock.Deduction) (taken stock.Take, err error) {
 	err = t.retryBusy(func() error {
 		taken, err = gate.Take(t.ctx, d)

@@ -15,14 +15,14 @@ import (
 // of its first page, from which chromedp opens others.
 func Start(t *testing.T) context.Context {
 	t.Helper()
-	folder := testenv.Folder(t, "chromium") // Chromium is killed, so it leaves its files behind
+	folder := testenv.Folder(t, "chromium") // Chromium is killed at the end, so it leaves its files behind
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(testenv.Chromium(t)), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.UserDataDir(folder+"/user"), chromedp.Env("TMPDIR="+folder),
 		chromedp.Flag("lang", "en-US"), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-dev-shm-usage", true),
-		chromedp.WSURLReadTimeout(2*time.Minute)) // the machine may be busy
+		chromedp.WSURLReadTimeout(2*time.Minute)) // long, because the machine may be busy
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	browser, closeBrowser := chromedp.NewContext(allocator)
 	t.Cleanup(func() {

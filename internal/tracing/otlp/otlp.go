@@ -1,5 +1,5 @@
-// Package otlp exports traces to a collector over HTTP, as the environment variables
-// of OpenTelemetry say.
+// Package otlp exports traces to a collector over HTTP, configured by the environment variables of
+// OpenTelemetry.
 package otlp
 
 import (
@@ -44,14 +44,14 @@ type Traces struct {
 	flushTimeout time.Duration // bounds Close
 }
 
-// Open starts to export traces of this version of the service, if the environment of
-// the process asks for it. Otherwise it returns nil. A setting that cannot be used is a
-// warning in the log: traces must not keep the service from selling.
+// Open starts to export traces of this version of the service, if the environment of the process
+// enables it. Otherwise it returns nil. An invalid setting is a warning in the log, because traces
+// must not keep the service from selling.
 //
-// Open sets the error handler and the logger of package otel, which has one of each for
-// the process.
+// Open sets the error handler and the logger of package otel, which has one of each for the
+// process.
 func Open(ctx context.Context, version string, log *slog.Logger) *Traces {
-	on, err := wanted(os.Getenv) // the SDK reads the rest from there too
+	on, err := wanted(os.Getenv) // the SDK also reads its settings from the environment
 	if err != nil {
 		log.Warn("no traces are exported", "error", err)
 	}
@@ -76,9 +76,9 @@ func Open(ctx context.Context, version string, log *slog.Logger) *Traces {
 	}
 }
 
-// batching returns options that replace settings of the queue with which the SDK would
-// panic, or would use a processor all the time to look for spans. The error names the
-// first of them.
+// batching returns options that replace unusable settings of the queue. With such a setting the SDK
+// would panic, or would use a processor all the time to look for spans. The error names the first
+// of them.
 func batching(getenv func(string) string) ([]sdk.BatchSpanProcessorOption, error) {
 	for _, setting := range []struct {
 		name string
@@ -88,9 +88,9 @@ func batching(getenv func(string) string) ([]sdk.BatchSpanProcessorOption, error
 		{"OTEL_BSP_MAX_QUEUE_SIZE", 1 << 20},
 		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1 << 20},
 	} {
-		// The SDK itself reports a value that is not a number.
+		// The SDK itself reports values that are not numbers.
 		if value, err := strconv.Atoi(getenv(setting.name)); err == nil && (value < 1 || value > setting.most) {
-			// The SDK derives one size from the other, so one of them alone cannot be replaced.
+			// The SDK derives one size from the other, so one of them cannot be replaced alone.
 			return []sdk.BatchSpanProcessorOption{
 				sdk.WithBatchTimeout(sdk.DefaultScheduleDelay * time.Millisecond),
 				sdk.WithMaxQueueSize(sdk.DefaultMaxQueueSize), sdk.WithMaxExportBatchSize(sdk.DefaultMaxExportBatchSize),
@@ -100,8 +100,8 @@ func batching(getenv func(string) string) ([]sdk.BatchSpanProcessorOption, error
 	return nil, nil
 }
 
-// describe returns what the environment says about the service, and defaults. It has no
-// attributes of the process: the command line may contain passwords.
+// describe returns the service's attributes from the environment, and defaults. It leaves out
+// attributes of the process, because the command line may contain passwords.
 func describe(version string) *resource.Resource {
 	ours := resource.NewSchemaless(
 		attribute.String("service.name", "holdfast"),
@@ -111,7 +111,7 @@ func describe(version string) *resource.Resource {
 	if err == nil {
 		described, err = resource.Merge(described, resource.Environment())
 	}
-	if err != nil { // the resources have different schema URLs; a later version of the SDK may do that
+	if err != nil { // the resources have different schema URLs, which a later version of the SDK may cause
 		otel.Handle(err)
 		return ours
 	}
@@ -126,8 +126,7 @@ func (t *Traces) Tracer() *tracing.Tracer {
 	return t.tracer
 }
 
-// Close exports the spans that are left, for at most two seconds. Spans that end later
-// are dropped.
+// Close exports the remaining spans, for at most two seconds. Spans that end later are dropped.
 func (t *Traces) Close() {
 	if t == nil {
 		return
@@ -140,14 +139,14 @@ func (t *Traces) Close() {
 	}
 }
 
-// endpoints are the variables that name the collector; the first one that is set counts.
+// endpoints are the variables that name the collector. The first one that is set counts.
 var endpoints = []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"}
 
-// protocols are those that the exporter speaks.
+// protocols are the protocols that the exporter supports.
 var protocols = []string{"", "http/protobuf", "http/json"}
 
-// wanted reports whether the environment asks for traces. The error says why they
-// cannot be exported although it does.
+// wanted reports whether the environment enables traces. The error says why they cannot be exported
+// nevertheless.
 func wanted(getenv func(string) string) (bool, error) {
 	exporter := getenv("OTEL_TRACES_EXPORTER")
 	endpoint, _ := first(getenv, endpoints...)
@@ -162,7 +161,7 @@ func wanted(getenv func(string) string) (bool, error) {
 	}
 	for _, name := range endpoints {
 		if value := getenv(name); value != "" && !isEndpoint(value) {
-			// The value is not shown: it may contain a password.
+			// The value is not shown, because it may contain a password.
 			return false, fmt.Errorf("%s: not a URL such as http://collector:4318", name)
 		}
 	}
@@ -184,8 +183,8 @@ func first(getenv func(string) string, names ...string) (value, name string) {
 	return value, name
 }
 
-// propagates reports whether the trace of a caller is continued. Baggage, which is a
-// default too, is not passed on: the service has nobody to pass it to.
+// propagates reports whether the trace of a caller is continued. Baggage is not passed on, although
+// it is a default too, because the service makes no calls that could carry it.
 func propagates(getenv func(string) string) bool {
 	names := getenv("OTEL_PROPAGATORS")
 	return names == "" || slices.Contains(strings.Split(strings.ReplaceAll(names, " ", ""), ","), "tracecontext")
@@ -213,8 +212,8 @@ func (f *failures) Handle(err error) {
 	f.silent++
 }
 
-// sdkLog writes the mistakes that the SDK finds in the environment. It leaves out their
-// values: that of a malformed OTEL_EXPORTER_OTLP_HEADERS may be a token.
+// sdkLog logs the errors that the SDK finds in the environment. It leaves out the values, because
+// that of a malformed OTEL_EXPORTER_OTLP_HEADERS may be a token.
 type sdkLog struct{ slog.Handler }
 
 // Enabled implements slog.Handler.

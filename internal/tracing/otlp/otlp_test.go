@@ -64,8 +64,7 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestOpen checks what a trace says about the service, and that the sampler of the
-// environment decides.
+// TestOpen checks what a trace says about the service, and that the environment's sampler decides.
 func TestOpen(t *testing.T) {
 	c := tracingtest.NewCollector(t)
 	traces, log := open(t, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", c.URL+"/v1/traces",
@@ -104,8 +103,8 @@ func TestOpen_Propagators(t *testing.T) {
 	}
 }
 
-// TestOpen_Batching checks that a size or a delay that the SDK does not survive is a
-// warning, and that traces are exported nevertheless.
+// TestOpen_Batching checks that a size or a delay with which the SDK would panic causes a warning,
+// and that traces are exported nevertheless.
 func TestOpen_Batching(t *testing.T) {
 	for _, name := range []string{"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"} {
 		for _, value := range []string{"-5", "0", "1000000000000000000"} {
@@ -126,9 +125,9 @@ func TestOpen_Batching(t *testing.T) {
 	}
 }
 
-// TestCollectorAway checks that a collector that takes no traces delays neither the work
-// nor the end of the service: one that accepts connections and does not answer, and one
-// that asks to come back later.
+// TestCollectorAway checks that a collector that accepts no traces delays neither the work nor the
+// end of the service. One collector accepts connections and does not answer, and another asks the
+// client to retry later.
 func TestCollectorAway(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -147,7 +146,7 @@ func TestCollectorAway(t *testing.T) {
 
 func checkAway(t *testing.T, endpoint string) {
 	t.Helper()
-	// An export may take an hour: whatever waits for it does not return.
+	// An export may take an hour, so a caller that waited for it would not return.
 	traces, log := open(t, "OTEL_EXPORTER_OTLP_ENDPOINT", endpoint, "OTEL_BSP_SCHEDULE_DELAY", "1", "OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")
 	traces.flushTimeout = 50 * time.Millisecond
 	const spans = 5_000 // more than twice the queue
@@ -183,8 +182,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestSDKLog checks that the SDK's reports are logged without the values that it
-// quotes, and only from warnings up.
+// TestSDKLog checks that the SDK's reports are logged without the values that they quote, and only
+// from the level of warnings.
 func TestSDKLog(t *testing.T) {
 	t.Parallel()
 	l := new(testenv.Buffer)

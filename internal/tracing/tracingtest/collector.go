@@ -18,21 +18,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Span is a span as the collector got it. IDs are in hexadecimal; Parent is empty if
-// there is none.
+// Span is a span that the collector received. IDs are in hexadecimal; Parent is empty if there is
+// none.
 type Span struct {
-	Service           string // the resource's service.name
+	Service           string // service.name of the resource
 	Name              string
 	Trace, ID, Parent string
 	Server            bool
 	Failed            bool
 	Attributes        map[string]string
-	Links             []string // the IDs of the spans that it is linked to
+	Links             []string // IDs of the linked spans
 }
 
 // Collector receives traces over HTTP, in protobuf. It is safe for concurrent use.
 type Collector struct {
-	URL string // of the server, for OTEL_EXPORTER_OTLP_ENDPOINT
+	URL string // URL of the server, for OTEL_EXPORTER_OTLP_ENDPOINT
 
 	mu     sync.Mutex
 	spans  []Span

@@ -12,7 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
-	// The generated file needs these. Without it, go mod tidy sees only this file.
+	// The generated file needs this import. Without it here, go mod tidy does not see the
+	// dependency.
 	_ "github.com/oapi-codegen/runtime"
 	_ "go.yaml.in/yaml/v3"
 )

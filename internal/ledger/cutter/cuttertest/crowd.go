@@ -54,7 +54,7 @@ func (t *trial) rush(turns int, next func(i int) stock.Take) map[stock.SKU]int64
 	return sold
 }
 
-// cutsAddUp: no update is lost between transactions.
+// cutsAddUp checks that no update is lost between transactions.
 func cutsAddUp(t *trial) error {
 	t.lay("hot", 10_000)
 	sold := t.rush(10, func(i int) stock.Take { return order(t.line("hot", int64(1+i%3), 7)) })
@@ -80,8 +80,8 @@ func cutsOfSeveralLinesAddUp(t *trial) error {
 	return nil
 }
 
-// neverBelowZero: a crowd that wants more units than there are gets every unit,
-// and the count ends at 0.
+// neverBelowZero checks that a crowd that asks for more units than there are gets every unit, and
+// that the count ends at 0.
 func neverBelowZero(t *trial) error {
 	t.lay("scarce", 60)
 	sold := t.rush(1000, func(int) stock.Take { return order(t.line("scarce", 1, 7)) })

@@ -43,9 +43,8 @@ type Promise struct {
 	check func(t *trial) error
 }
 
-// Promises returns the promises of a cutter that refuses what does not fit, or of
-// one that only counts. Each uses SKUs of its own, so they can be checked at the
-// same time on one database.
+// Promises returns the promises of a cutter that refuses what does not fit, or of one that only
+// counts. Each promise uses its own SKUs, so they can be checked at the same time on one database.
 func Promises(counts bool) []Promise {
 	all := []Promise{
 		{"CutsAllLines", cutsAllLines},
@@ -92,9 +91,9 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
-// Check returns how the cutter breaks the promise, or nil if it keeps it. It takes
-// at most two minutes. It runs the check once without the statement that cuts a
-// whole group, and once with it if the cutter has one.
+// Check returns an error if the cutter breaks the promise. It takes at most two minutes. If the
+// cutter has a statement that cuts a whole group, Check runs the check without that statement and
+// then with it.
 func (p Promise) Check(ctx context.Context, s Suite) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -110,18 +109,18 @@ func (p Promise) Check(ctx context.Context, s Suite) error {
 	return nil
 }
 
-// trial runs the steps of one check. After the first step that fails the others do
-// nothing, and err says why.
+// trial runs the steps of one check. After the first failed step the others do nothing, and err has
+// the reason.
 type trial struct {
 	ctx    context.Context
 	db     *sqltx.DB
 	cutter cutter.Cutter
 	counts bool
 	run    string // part of every SKU
-	// generation is the cutter's. Epochs below 2²⁸ are of generation 0.
+	// generation of the cutter. Epochs below 2²⁸ are of generation 0.
 	generation stock.Generation
 	whole      bool        // use the statement that cuts a whole group
-	wholeSeen  atomic.Bool // the cutter has one
+	wholeSeen  atomic.Bool // the cutter has a statement for a whole group
 	err        error
 }
 
@@ -193,8 +192,8 @@ func (t *trial) left(name string, want int64) {
 	}
 }
 
-// transact cuts in a transaction of its own, as the ledger does, and commits it. It
-// retries conflicts and what the database asks to be retried.
+// transact cuts in a transaction of its own, as the ledger does, and commits it. It retries
+// conflicts and retryable errors of the database.
 func (t *trial) transact(ts ...stock.Take) ([]cutter.Decision, error) {
 	for {
 		decisions, err := t.once(true, ts)
@@ -257,8 +256,8 @@ func (t *trial) cutWhole(commit bool, cut *cutter.GroupCut) (fits bool, err erro
 	return err == nil, err
 }
 
-// guarded returns a statement that contains one, an SQL expression whose value is 1 if it
-// does not fail. The statement changes nothing that a check reads.
+// guarded returns a statement that contains one, an SQL expression that is 1 or fails. The
+// statement changes nothing that a check reads.
 func (t *trial) guarded(one string) sqltx.Statement {
 	return sqltx.Statement{
 		SQL:  t.db.Dialect().Bind("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, " + one + ", 1, ?)"),
@@ -266,7 +265,7 @@ func (t *trial) guarded(one string) sqltx.Statement {
 	}
 }
 
-// cut fails the trial unless the takes of one transaction get these answers.
+// cut fails the trial unless the takes of one transaction get the answers want.
 func (t *trial) cut(ts []stock.Take, want ...error) {
 	if t.err != nil {
 		return

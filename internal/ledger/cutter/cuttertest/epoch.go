@@ -34,7 +34,7 @@ func anyEpoch(t *trial) error {
 	return nil
 }
 
-// laterGeneration: a stock row that another generation has adopted is not cut.
+// laterGeneration checks that a stock row of a later generation is not cut.
 func laterGeneration(t *trial) error {
 	later, _ := (t.generation + 1).Epochs()
 	t.lay("a", 10)
@@ -47,7 +47,7 @@ func laterGeneration(t *trial) error {
 	return nil
 }
 
-// earlierGeneration: a stock row is not cut before it has been adopted.
+// earlierGeneration checks that a stock row is not cut before it has been adopted.
 func earlierGeneration(t *trial) error {
 	t.lay("old", 10)
 	t.generation++
@@ -64,8 +64,8 @@ func earlierGeneration(t *trial) error {
 	return nil
 }
 
-// adoptedMeanwhile: a stock row that another generation adopts after the cutter
-// has seen it is not cut.
+// adoptedMeanwhile checks that a stock row is not cut if another generation adopts it after the
+// cutter has read it.
 func adoptedMeanwhile(t *trial) error {
 	t.lay("a", 10)
 	if t.err != nil {

@@ -52,8 +52,7 @@ func allLinesOrNone(t *trial) error {
 	return nil
 }
 
-// onlyWhatDoesNotFit: an order that does not fit leaves its units to those
-// that come after it.
+// onlyWhatDoesNotFit checks that an order that does not fit leaves its units to later orders.
 func onlyWhatDoesNotFit(t *trial) error {
 	t.lay("a", 3)
 	t.cut(takes(order(t.line("a", 5, 7)), order(t.line("a", 1, 7)), order(t.line("a", 1, 7)), order(t.line("a", 1, 7))),

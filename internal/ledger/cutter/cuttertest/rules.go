@@ -72,7 +72,7 @@ func buyerLimitInAGroup(t *trial) error {
 	return nil
 }
 
-// limitOfEveryLine: a product and a coupon are cut together or not at all.
+// limitOfEveryLine checks that a product and a coupon are cut together or not at all.
 func limitOfEveryLine(t *trial) error {
 	t.lay("coupon", 100)
 	t.lay("product", 100)
@@ -88,7 +88,7 @@ func limitOfEveryLine(t *trial) error {
 	return nil
 }
 
-// soldOutClaimsNothing: an order that is refused for lack of stock does not count
+// soldOutClaimsNothing checks that an order that is refused for lack of stock does not count
 // towards the limit.
 func soldOutClaimsNothing(t *trial) error {
 	t.lay("a", 3)
@@ -99,7 +99,7 @@ func soldOutClaimsNothing(t *trial) error {
 	return nil
 }
 
-// limitUnderRush: a crowd that orders for one buyer gets exactly the limit.
+// limitUnderRush checks that a crowd that orders for one buyer gets exactly the limit.
 func limitUnderRush(t *trial) error {
 	t.lay("a", 100)
 	t.limit("a", 5)
@@ -112,7 +112,7 @@ func limitUnderRush(t *trial) error {
 	return nil
 }
 
-// limitedMeanwhile: a limit that is set after the cutter has seen the row holds.
+// limitedMeanwhile checks that a limit has effect if it is set after the cutter has read the row.
 func limitedMeanwhile(t *trial) error {
 	t.lay("a", 10)
 	if t.err != nil {
@@ -143,7 +143,7 @@ func limitedMeanwhile(t *trial) error {
 	return nil
 }
 
-// openingHours: a row is cut while it is open by the database's clock.
+// openingHours checks that a row is cut only while it is open by the database's clock.
 func openingHours(t *trial) error {
 	now, err := t.db.Now(t.ctx)
 	if err != nil {
@@ -169,7 +169,7 @@ func openingHours(t *trial) error {
 		t.cut(takes(order(t.line("always", 1, 7), t.line(row.name, 1, 7))), row.want)
 	}
 	t.left("always", 97)
-	for _, table := range []string{"stock", "stock_parts"} { // as the time would
+	for _, table := range []string{"stock", "stock_parts"} { // stands for the passing of time
 		if t.err == nil {
 			_, t.err = t.db.Exec(t.ctx, "UPDATE "+table+" SET closes_at = ? WHERE sku = ?", early, string(t.sku("closing")))
 		}
