@@ -19,9 +19,10 @@ import (
 // order's row lock; its error ends the transaction and is returned. decide may run several
 // times. An answer that changes nothing is as durable as the rows that it was decided by.
 //
-// Errors: order.ErrUnknownOrder; order.ErrPaymentReused; stock.ErrBusy (nothing was changed);
-// what decide returned; an error of the database, after which the change may have been made.
-// A caller that repeats it then decides by what it finds.
+// Errors: order.ErrUnknownOrder; stock.ErrRowChanged (the payment was recorded meanwhile) and
+// stock.ErrBusy, after which nothing was changed; what decide returned; an error of the database,
+// after which the change may have been made. A caller that repeats it then decides by what it
+// finds.
 func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, []stock.Change, error) {
 	found, err := readOrders(ctx, l.db, []uuid.UUID{id}) // buyer and lines of an order never change
 	if err != nil {
@@ -42,8 +43,8 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 	switch {
 	case err == nil:
 		return state.Order, returned, nil
-	case options.Payment != "" && sqltx.IsDuplicate(err): // another order got it after decide had looked
-		err = order.ErrPaymentReused
+	case options.Payment != "" && sqltx.IsDuplicate(err): // recorded after decide had looked, for this order or another
+		err = fmt.Errorf("%w: %w", stock.ErrRowChanged, err)
 	}
 	return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
 }

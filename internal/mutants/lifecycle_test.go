@@ -49,6 +49,7 @@ var lifecycle = []mutant{
 	{"a revival has a take of its own", paying, "TakeID: expired.NextTake()", "TakeID: uuid.New()", "internal/order TestRevive_FirstTakeInFlight"},
 	{"a late payment does not wait for the first take", paying, "errors.Is(reason, stock.ErrInFlight): //", "false: //", "internal/order TestRevive_FirstTakeInFlight"},
 	{"a late payment of unknown outcome was not recorded", paying, "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, reason)", "return Order{}, stock.Busy(reason)", "internal/order TestRevive_Unknown"},
+	{"a report of a payment that is recorded meanwhile fails", paying, "case errors.Is(err, stock.ErrRowChanged): // another report", "case false: // another report", "internal/order TestPay_TwoReportsAtOnce/pending"},
 	{"a payment of two orders at once fails", changes, "case options.Payment != \"\" && sqltx.IsDuplicate(err):", "case false:", "internal/ledger TestChange_PaymentOfTwoOrders/MariaDB"},
 	{"additions of a change that was rolled back go to the gate", changes, "returned = nil // those of an earlier try were rolled back", "", "internal/ledger TestFaults_ReturnedByTheLastTry/change"},
 	{"a change that was rolled back may have been made", transacting, "return stock.Busy(err)", "return fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, err)", "internal/ledger TestFaults_AlwaysRolledBack/change"},

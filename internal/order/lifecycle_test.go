@@ -1,11 +1,13 @@
 package order
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -193,6 +195,45 @@ func TestPayment_OfAnotherOrder(t *testing.T) {
 	}
 	if got := s.ledger.orders[second.ID].Status; got != Pending {
 		t.Errorf("the second order is %s", got)
+	}
+}
+
+// racingLedger has another report of the same payment come between decide and the commit of the
+// first call of Change.
+type racingLedger struct {
+	*fakeLedger
+	calls int
+}
+
+func (l *racingLedger) Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (Order, []stock.Change, error) {
+	o, returned, err := l.fakeLedger.Change(ctx, id, options, decide)
+	if l.calls++; l.calls == 1 {
+		return Order{}, nil, fmt.Errorf("changing: %w", stock.ErrRowChanged)
+	}
+	return o, returned, err
+}
+
+// TestPay_TwoReportsAtOnce checks that both reports of a payment that arrive at once get the same
+// answer, although only one can record it.
+func TestPay_TwoReportsAtOnce(t *testing.T) {
+	for status, refundDue := range map[Status]bool{Pending: false, Cancelled: true} {
+		t.Run(string(status), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShop(true)
+				o := s.mustPlace(t, ask())
+				if status == Cancelled {
+					if _, err := s.Cancel(t.Context(), o.ID, ""); err != nil {
+						t.Fatal(err)
+					}
+				}
+				racing := &racingLedger{fakeLedger: s.ledger}
+				s.Service.ledger = racing
+				paid, err := s.Pay(t.Context(), o.ID, "payment-1")
+				if errors.Is(err, ErrRefundDue) != refundDue || !refundDue && (err != nil || paid.Status != Paid) || racing.calls != 2 {
+					t.Errorf("answered %+v, %v after %d calls", paid, err, racing.calls)
+				}
+			})
+		})
 	}
 }
 

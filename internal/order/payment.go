@@ -78,6 +78,10 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 				return Order{}, err
 			}
 			continue
+		case errors.Is(err, stock.ErrRowChanged): // another report of the payment was faster
+			last = err
+			retry.Wait(ctx, try)
+			continue
 		case !errors.Is(err, errLate):
 			return o, err
 		}
