@@ -33,7 +33,8 @@ const (
 	// maxIdle is how long an order may be with a consumer that does not finish it, before another
 	// one claims it. The orders of a killed instance wait for this time.
 	maxIdle = 5 * time.Second
-	// claimPause is the pause between two searches for orders that other consumers have left.
+	// claimPause is the pause before the next search for orders that other consumers have left,
+	// after one that has found none, or while orders fail.
 	// watchPause is the pause between two measurements of the journal.
 	claimPause, watchPause = time.Second, time.Second
 	// prunePause is the pause between two removals of consumers that are gone.
@@ -146,14 +147,15 @@ func (f *failures) note(failed bool) {
 func (c *Consumer) consume(ctx context.Context, failures *failures, begin func(stock.Take)) {
 	var looked time.Time // for orders that other consumers have left
 	for ctx.Err() == nil {
-		if failed := failures.inRow.Load(); failed > 0 {
+		failed := failures.inRow.Load()
+		if failed > 0 {
 			_ = retry.Sleep(ctx, failurePause+retry.Jitter(failurePause, int(failed)))
 		}
 		claim := time.Since(looked) >= claimPause
-		if claim {
+		takes, more, err := c.next(ctx, claim)
+		if claim && (!more || failed > 0) { // while orders fail, new ones must not wait for those of others
 			looked = time.Now()
 		}
-		takes, err := c.next(ctx, claim)
 		if ctx.Err() == nil && err != nil {
 			c.log.Warn("reading queued orders failed and will be retried", "error", err)
 			failures.note(true)
@@ -167,26 +169,26 @@ func (c *Consumer) consume(ctx context.Context, failures *failures, begin func(s
 }
 
 // next returns orders to begin: those that other consumers have left, if claim is true, or
-// new ones. There may be none.
-func (c *Consumer) next(ctx context.Context, claim bool) (takes []stock.Take, err error) {
+// new ones. There may be none. more means that others may have left more.
+func (c *Consumer) next(ctx context.Context, claim bool) (takes []stock.Take, more bool, err error) {
 	if err := c.reconciler.Usable(ctx); err != nil {
 		if errors.Is(err, stock.ErrSuperseded) { // the instances that sell now commit the orders
-			return nil, retry.Sleep(ctx, claimPause)
+			return nil, false, retry.Sleep(ctx, claimPause)
 		}
-		return nil, err
+		return nil, false, err
 	}
 	limit := min(c.underWay.room(ctx), maxBatch)
 	if limit == 0 {
-		return nil, nil
+		return nil, false, nil
 	}
 	if claim {
 		takes, err := c.journal.Claim(ctx, c.name, limit, maxIdle)
 		if takes = c.underWay.begin(takes); len(takes) > 0 || err != nil {
-			return takes, err
+			return takes, err == nil, err
 		}
 	}
 	takes, err = c.journal.Read(ctx, c.name, limit, readWait)
-	return c.underWay.begin(takes), err
+	return c.underWay.begin(takes), false, err
 }
 
 // finishAll removes the orders that have ended from the journal, until ends is closed.

@@ -169,6 +169,72 @@ func TestFullConsumer(t *testing.T) {
 	})
 }
 
+// abandoned is a pile whose orders a consumer has read and not finished. Claim delivers each of them
+// once.
+type abandoned struct {
+	*pile
+	claimed int
+}
+
+func (a *abandoned) Claim(_ context.Context, _ string, limit int, _ time.Duration) ([]stock.Take, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	from := a.claimed
+	a.claimed = min(from+limit, len(a.queued))
+	return a.queued[from:a.claimed], nil
+}
+
+// TestClaimsAll checks that a consumer claims all orders that others have left one batch after
+// the other. After a long fault of the database, all queued orders have been read and have failed.
+func TestClaimsAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &abandoned{pile: newPile(5 * maxUnderWay)}
+		a.delivered = len(a.queued)
+		l, _ := a.hold(0)
+		stop := run(t, NewConsumer(a, l, &mender{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil))
+		time.Sleep(claimPause / 2)
+		if stop(); len(a.finished) != len(a.queued) {
+			t.Errorf("%d orders have ended before the next pause, want %d", len(a.finished), len(a.queued))
+		}
+	})
+}
+
+// failing is a journal in which others have always left orders, all of which fail.
+type failing struct {
+	*pile
+	*lockedRows
+	claims, reads int
+}
+
+func (f *failing) Claim(context.Context, string, int, time.Duration) ([]stock.Take, error) {
+	f.claims++
+	return newPile(maxBatch).queued, nil
+}
+
+func (f *failing) Read(ctx context.Context, consumer string, limit int, wait time.Duration) ([]stock.Take, error) {
+	f.reads++
+	return f.pile.Read(ctx, consumer, limit, wait)
+}
+
+func (*failing) Record(context.Context, stock.Take) (order.Order, order.Outcome) {
+	return order.Order{}, order.Refused(stock.ErrBusy)
+}
+
+// TestReadsBesideFailures checks that a consumer reads new orders although those that others have
+// left fail all the time.
+func TestReadsBesideFailures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &failing{pile: newPile(0)}
+		stop := run(t, NewConsumer(f, f, &mender{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil))
+		time.Sleep(time.Minute)
+		if stop(); f.reads < 20 || f.claims < 20 {
+			t.Errorf("in a minute it read %d times and claimed %d times", f.reads, f.claims)
+		}
+	})
+}
+
 // TestStopOfAFullConsumer checks that a consumer that stops while it has no room ends.
 func TestStopOfAFullConsumer(t *testing.T) {
 	t.Parallel()

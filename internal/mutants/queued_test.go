@@ -61,6 +61,8 @@ var queued = []mutant{
 	{"a consumer works on any number of orders", underWay, "room := maxUnderWay - len(u.orders)", "room := maxUnderWay", "internal/async TestFullConsumer"},
 	{"a consumer that is full does not go on", underWay, "case u.freed <- struct{}{}:\n\tdefault:", "default:", "internal/async TestFullConsumer"},
 	{"the pause after a failure stays long", consumer, "failures.note(false) //", "//", "internal/async TestPausesAfterFailures"},
+	{"the orders of others are claimed in one batch a second", consumer, "return takes, err == nil, err", "return takes, false, err", "internal/async TestClaimsAll"},
+	{"failing orders of others keep a consumer from new ones", consumer, "if claim && (!more || failed > 0) {", "if claim && !more {", "internal/async TestReadsBesideFailures"},
 	{"failing reads keep a consumer from claiming", consumer, "claim := time.Since(looked) >= claimPause", "claim := time.Since(looked) >= claimPause && failures.inRow.Load() == 0", "internal/async TestClaimsBesideFailures"},
 	{"a key leads to an order that will be refused, although it has a live one", service, "case step == 1 && last != nil && errors.Is(err, ErrUnknownOrder):", "case last != nil:", "internal/protocol TestQueuedTwinOfALiveOrder/SQLite"},
 	{"a key leads to an order that will be refused, although its live one cannot be read", service, "last != nil && errors.Is(err, ErrUnknownOrder):", "last != nil && err != nil:", "internal/order TestFindKeyed_QueuedUnderAVoidOrder"},
