@@ -1121,18 +1121,23 @@ func TestFaults_AppliedInOrder(t *testing.T) {
 	}
 }
 
-// TestFaults_RecordRefusal checks that an order whose lines the database refuses is recorded as
-// refused without them.
+// TestFaults_RecordRefusal checks that an order is recorded as refused without its lines if the
+// database refuses these, and also without its buyer if the database refuses the order.
 func TestFaults_RecordRefusal(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
-	take := queued(takeOf("b"))
-	s.faults.Arm(faults.Fault{Kind: faults.BadValue, Nth: 1, Only: "order_lines"})
-	out := s.l.RecordRefusal(t.Context(), take)
-	s.faults.Disarm()
-	o, err := s.l.Order(t.Context(), take.OrderID)
-	if !out.Refused() || err != nil || o.Status != order.TurnedDown || len(o.Lines) > 0 || o.Buyer != "" {
-		t.Errorf("%s, %v: %+v, %v", out.Kind(), out.Reason(), o, err)
+	for buyer, fault := range map[string]faults.Fault{
+		"buyer-1": {Kind: faults.BadValue, Nth: 1, Only: "order_lines"},
+		"":        {Kind: faults.BadValue, Nth: 1, Times: 2, Only: "INSERT INTO orders"},
+	} {
+		take := queued(takeOf("b"))
+		s.faults.Arm(fault)
+		out := s.l.RecordRefusal(t.Context(), take)
+		s.faults.Disarm()
+		o, err := s.l.Order(t.Context(), take.OrderID)
+		if !out.Refused() || err != nil || o.Status != order.TurnedDown || len(o.Lines) > 0 || o.Buyer != buyer {
+			t.Errorf("%v: %s, %v: %+v, %v", fault, out.Kind(), out.Reason(), o, err)
+		}
 	}
 }
 

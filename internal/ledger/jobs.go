@@ -27,15 +27,6 @@ var (
 	ErrJobLost = errors.New("another instance has claimed the job")
 )
 
-// isFree is the condition of a job whose lease has ended. A lease whose end is later than any lease
-// can last was granted before the database's clock was set back, or by a server whose clock was
-// ahead. A living holder corrects the end with its next renewal. The bound is two leases: on
-// MySQL, a claim that waits for the row compares with the time at which its wait began, and
-// the holder may have renewed the job since.
-func isFree(d sqltx.Dialect) string {
-	return "(held_until <= " + d.Now() + " OR held_until > " + d.After(2*JobLease) + ")"
-}
-
 // ClaimJob claims the job for JobLease. It returns ErrJobHeld if the last lease has not ended, or
 // another instance claims the job at the same time.
 func (l *Ledger) ClaimJob(ctx context.Context, name, holder string) (Job, error) {
@@ -44,7 +35,7 @@ func (l *Ledger) ClaimJob(ctx context.Context, name, holder string) (Job, error)
 		token int64 // token of the last claim; 0: the job was not claimed
 		free  bool
 	)
-	err := l.db.QueryRow(ctx, []any{&token, &free}, "SELECT token, "+isFree(d)+" FROM jobs WHERE name = ?", name)
+	err := l.db.QueryRow(ctx, []any{&token, &free}, "SELECT token, held_until <= "+d.Now()+" FROM jobs WHERE name = ?", name)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		_, err = l.db.Exec(ctx, "INSERT INTO jobs (name, holder, token, held_until) VALUES (?, ?, 1, "+d.After(JobLease)+")", name, holder)
@@ -56,7 +47,7 @@ func (l *Ledger) ClaimJob(ctx context.Context, name, holder string) (Job, error)
 	case err == nil:
 		var claimed int64
 		claimed, err = l.db.Exec(ctx, "UPDATE jobs SET holder = ?, token = token + 1, held_until = "+d.After(JobLease)+
-			" WHERE name = ? AND token = ? AND "+isFree(d), holder, name, token)
+			" WHERE name = ? AND token = ? AND held_until <= "+d.Now(), holder, name, token)
 		if err == nil && claimed == 0 {
 			err = ErrJobHeld
 		}

@@ -56,6 +56,7 @@ var queued = []mutant{
 	{"a void order in between ends a refused order", recording, "case ok && row.Status != order.Void:", "case ok:", "internal/ledger TestRecordRefusal_VoidMeanwhile/PostgreSQL"},
 	{"a void order is taken for the row of a refused order", recording, "case ok && row.Status != order.Void:", "case ok:", "internal/protocol TestRefusalMeetsAVoidOrder/SQLite"},
 	{"a take that another consumer committed is given back", consumer, "case down.Committed(): // another consumer was faster", "case false:", "internal/async TestCommittedByAnother/InProcess"},
+	{"a refused order loses its buyer with its lines", recording, "\t\t\to.Lines = nil\n", "\t\t\to.Lines, o.Buyer = nil, \"\"\n", "internal/ledger TestFaults_RecordRefusal"},
 	{"a committed take counts as turned down", recording, "case ok && row.Holds(t.TakeID):", "case false:", "internal/ledger TestRecordRefusal/SQLite"},
 	{"a dead consumer's orders behind many others are not claimed", plainList, "found, start = append(found, page...), next", "found, _ = append(found, page...), next", "internal/stock/gate TestClaimPages/Redis"},
 	{"a consumer works on any number of orders", underWay, "room := maxUnderWay - len(u.orders)", "room := maxUnderWay", "internal/async TestFullConsumer"},

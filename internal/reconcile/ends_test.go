@@ -487,7 +487,7 @@ func TestQuietStop(t *testing.T) {
 			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
 				<-ctx.Done()
 				return 0, ctx.Err()
-			}, nil)
+			}, func() {})
 			if w := log.warnings(); w != "" {
 				t.Errorf("stopped during a %s: %s", name, w)
 			}
@@ -622,7 +622,7 @@ func TestJobLost(t *testing.T) {
 			<-ctx.Done()
 			ended = time.Since(start)
 			return 0, ctx.Err()
-		}, nil)
+		}, func() {})
 		if w := log.warnings(); ended != renewPause || !strings.Contains(w, "another instance has claimed") || strings.Contains(w, "failed") {
 			t.Errorf("stopped after %v, logged %s", ended, w)
 		}
@@ -666,7 +666,7 @@ func TestFailuresAreLogged(t *testing.T) {
 				l.setAway(true)
 				<-ctx.Done()
 				return 0, ctx.Err()
-			}, nil)
+			}, func() {})
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {

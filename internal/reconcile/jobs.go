@@ -56,19 +56,22 @@ func newHolder() string {
 	return fmt.Sprintf("%.40s/%d/%s", host, os.Getpid(), uuid.NewString())
 }
 
-// run does the job until ctx ends, whenever no other instance does it. ended, which may be nil, is
-// called when the instance no longer holds the job.
-func (j *jobs) run(ctx context.Context, name string, do step, ended func()) {
+// run does the job until ctx ends, whenever no other instance does it. idle is called when the job
+// is left to other instances, and at the end. It is not called after a step that failed, unless
+// another instance then does the job.
+func (j *jobs) run(ctx context.Context, name string, do step, idle func()) {
+	defer idle()
 	for ctx.Err() == nil {
-		if !j.barred.Load() {
+		if j.barred.Load() {
+			idle()
+		} else {
 			held, err := j.ledger.ClaimJob(ctx, name, j.holder)
 			switch {
 			case err == nil:
 				j.work(ctx, held, do)
-				if ended != nil {
-					ended()
-				}
-			case !errors.Is(err, ledger.ErrJobHeld) && ctx.Err() == nil:
+			case errors.Is(err, ledger.ErrJobHeld):
+				idle()
+			case ctx.Err() == nil:
 				j.log.Warn("claiming a job failed and will be retried", "job", name, "error", err)
 			}
 		}

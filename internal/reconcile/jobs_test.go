@@ -124,7 +124,7 @@ func startRunner(t *testing.T, table JobLedger) *runner {
 		r.run(ctx, "job", func(_ context.Context, held ledger.Job) (time.Duration, error) {
 			r.steps <- held
 			return 10 * time.Millisecond, nil
-		}, nil)
+		}, func() {})
 	}()
 	r.stop = func() {
 		cancel()
@@ -250,32 +250,36 @@ func TestJobSurvivesAnOutage(t *testing.T) {
 	})
 }
 
-// TestJobStepsFail checks that a step that fails, or that finds its job lost, ends the
-// claim, and that the instance claims the job again.
+// TestJobStepsFail checks that a step that fails, or that finds its job lost, ends the claim, and that
+// the instance claims the job again. The instance is idle only once another instance has the job.
 func TestJobStepsFail(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []error{errAway, ledger.ErrJobLost} {
 		synctest.Test(t, func(t *testing.T) {
 			var (
 				steps []ledger.Job
-				ended int
+				idle  int
+				table fakeJobs
 			)
 			r := newReconciler(newGate(newRedis()), newLedger(&ownerRow{}))
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			r.jobs.ledger = &table
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()
-			r.jobs.run(ctx, "job", func(ctx context.Context, held ledger.Job) (time.Duration, error) {
-				if steps = append(steps, held); len(steps) == 1 {
-					return 0, fmt.Errorf("taking a step: %w", failure)
+			r.jobs.run(ctx, "job", func(_ context.Context, held ledger.Job) (time.Duration, error) {
+				if steps = append(steps, held); len(steps) == 2 {
+					if idle != 0 {
+						t.Errorf("idle %d times after %v, while no other instance had the job", idle, failure)
+					}
+					table.leases["job"] = jobLease{until: time.Now().Add(time.Hour)} // another instance's
 				}
-				<-ctx.Done()
-				return 0, nil
-			}, func() { ended++ })
+				return 0, fmt.Errorf("taking a step: %w", failure)
+			}, func() { idle++ })
 			r.Close()
 			if len(steps) != 2 || steps[1].Token != 2 {
 				t.Errorf("steps after %v: %+v", failure, steps)
 			}
-			if ended != 2 {
-				t.Errorf("%d claims ended, want 2", ended)
+			if idle < 2 { // the last time is the end
+				t.Error("not idle while another instance had the job")
 			}
 		})
 	}
