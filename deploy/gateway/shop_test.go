@@ -214,13 +214,22 @@ func build(t testenv.T, p plan) *shop {
 		s.seed()
 	}
 
-	patient := strings.NewReplacer(
-		"REDIS_TIMEOUT = 100", fmt.Sprintf("REDIS_TIMEOUT = %d", cmp.Or(p.redisTimeout, patience).Milliseconds()),
-		"REDIS_PAUSE = 0.2", fmt.Sprintf("REDIS_PAUSE = %v", cmp.Or(p.redisPause, 200*time.Millisecond).Seconds()),
-		"BEAT_TIMEOUT = 5", fmt.Sprintf("BEAT_TIMEOUT = %v", cmp.Or(p.beatTimeout, time.Hour).Seconds()),
-	).Replace(script)
+	patient := script
+	for constant, value := range map[string]string{
+		"REDIS_TIMEOUT = 100": fmt.Sprintf("REDIS_TIMEOUT = %d", cmp.Or(p.redisTimeout, patience).Milliseconds()),
+		"REDIS_PAUSE = 0.2":   fmt.Sprintf("REDIS_PAUSE = %v", cmp.Or(p.redisPause, 200*time.Millisecond).Seconds()),
+		"BEAT_TIMEOUT = 5":    fmt.Sprintf("BEAT_TIMEOUT = %v", cmp.Or(p.beatTimeout, time.Hour).Seconds()),
+	} {
+		if strings.Count(patient, constant) != 1 {
+			t.Fatalf("gateway.lua does not have %q once", constant)
+		}
+		patient = strings.Replace(patient, constant, value, 1)
+	}
 	// Bounds of the wait for the instances' strategy.
 	patientConf := strings.ReplaceAll(configuration, "500ms;", patience.String()+";")
+	if patientConf == configuration {
+		t.Fatalf("nginx.conf has no bound of 500 ms")
+	}
 	files := map[string]string{"instances.conf": servers, "gateway.lua": patient, "nginx.conf": patientConf}
 	maps.Copy(files, p.files)
 	s.gateway = testenv.OwnNginx(t, files, append([]string{

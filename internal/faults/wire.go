@@ -115,10 +115,10 @@ func (w *Wire) forward(client, server net.Conn) {
 		<-s.ended
 	}()
 	late := s.forwardRequests()
+	client.Close() // or the answers could wait for a client that does not read
 	if late == nil {
 		return
 	}
-	client.Close()
 	ran := make(chan struct{})
 	w.later(func() {
 		defer close(ran)

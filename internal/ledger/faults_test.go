@@ -887,6 +887,8 @@ func (c call) judge(kind faults.Kind, fault string, out order.Outcome, done, unc
 	commit, rollback := strings.HasSuffix(fault, "COMMIT"), strings.HasSuffix(fault, "ROLLBACK")
 	again := c.takes || c.open || c.apart // after a bad value, the call tries again
 	switch {
+	case out.Unknown() && errors.Is(out.Reason(), stock.ErrBusy):
+		return "it says that nothing was changed, and that this is unknown"
 	case done && c.want == nil && kind == faults.BadValue && fault != "" && !rollback && !again:
 		return "the error is lost"
 	case c.open && kind == faults.Refused && fault != "" && !rollback && !out.Unknown():

@@ -56,27 +56,27 @@ func Sessions(t testenv.T, url string) *sql.DB {
 	return pool
 }
 
-// LockRow locks the stock row of the SKU until unlock is called.
+// LockRow locks the stock row of the SKU until unlock is called, or the test ends.
 func LockRow(t testenv.T, dbURL string, sku stock.SKU) (unlock func()) {
 	t.Helper()
 	return Hold(t, dbURL, "SELECT sku FROM stock WHERE sku = '"+string(sku)+"' FOR UPDATE")
 }
 
-// Hold runs a statement in a transaction that stays open until release is called, on a session
-// that may be idle for as long as the test needs.
-func Hold(t testenv.T, dbURL, statement string) (release func()) {
+// Hold runs a query in a transaction that stays open until release is called, or the test ends. The
+// query must return a row. The session may be idle for as long as the test needs.
+func Hold(t testenv.T, dbURL, query string) (release func()) {
 	t.Helper()
 	ctx := context.Background()
 	tx, err := Sessions(t, dbURL).BeginTx(ctx, nil)
 	check(t, err)
+	t.Cleanup(func() { _ = tx.Rollback() }) // closing the pool does not end it
 	idle := "SET idle_in_transaction_session_timeout = 0"
 	if strings.HasPrefix(dbURL, "mysql:") {
-		idle = "SET SESSION idle_transaction_timeout = 0"
+		idle = "SET @held = 1 /*M! , SESSION idle_transaction_timeout = 0 */" // MySQL does not have the variable
 	}
-	for _, s := range []string{idle, statement} {
-		_, err := tx.ExecContext(ctx, s)
-		check(t, err)
-	}
+	_, err = tx.ExecContext(ctx, idle)
+	check(t, err)
+	check(t, tx.QueryRowContext(ctx, query).Scan(new(any)))
 	return sync.OnceFunc(func() { check(t, tx.Rollback()) })
 }
 
