@@ -43,7 +43,7 @@ const (
 	Etcd      Server = "etcd"
 )
 
-// Servers are the running servers to use. The stage starts every server that is not named.
+// Servers are the running servers to use. If a version needs another one, the stage starts it.
 type Servers struct {
 	Redis     string // URL
 	MySQL     string // URL of a database, where experiments create tables

@@ -31,8 +31,8 @@ import (
 )
 
 // leaseOf returns the lease of holders that a test kills, stops or cuts off. It is short, so that
-// their locks are soon free. Redlock gives each server a twentieth of the lease to answer, which
-// is too little of 3 s on a busy machine.
+// their locks are soon free. Redlock gives each server a twentieth of the lease to answer: of
+// 3 s, that is too little on a busy machine.
 func leaseOf(backend string) time.Duration {
 	if backend == "redlock" {
 		return 6 * time.Second
