@@ -46,7 +46,7 @@ type fault func(w http.ResponseWriter, r *http.Request, service http.Handler)
 // open starts a shop. If queue is set, it queues orders; Commit then commits them.
 func open(queue bool) (*shop, error) { return openLimited(queue, 10, 0) }
 
-// openLimited is open with this many units, for a service that admits perSecond requests a second
+// openLimited is open with this many units, for a service that admits rateLimit requests a second
 // from a client. 0 means any number.
 func openLimited(queue bool, units, rateLimit int64) (*shop, error) {
 	ctx := context.Background()

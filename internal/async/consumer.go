@@ -373,8 +373,8 @@ func final(reason error) bool {
 	return errors.Is(reason, ledger.ErrRejected) || errors.As(reason, new(*stock.Refusal)) && !stock.Reconcilable(reason)
 }
 
-// watch measures the journal, restores lost orders, and removes consumers that no longer exist,
-// until ctx ends.
+// watch measures the journal, delivers lost orders again, and removes consumers that have been
+// inactive for long, until ctx ends.
 func (c *Consumer) watch(ctx context.Context) {
 	for pruned := time.Now(); ctx.Err() == nil; {
 		c.measure(ctx)
@@ -408,7 +408,8 @@ func (c *Consumer) measure(ctx context.Context) {
 // nobody is no consumer's name.
 const nobody = ""
 
-// leave removes the consumer of that name, and all that no longer exist, from the journal.
+// leave removes the consumer of that name, and all that have been inactive for long, from the
+// journal.
 func (c *Consumer) leave(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()

@@ -172,7 +172,7 @@ type shaky struct {
 	Ledger
 	Reconciler
 	take      stock.Take
-	fails     func(call string, nth int) error // called for each call; reports whether the call fails
+	fails     func(call string, nth int) error // called for each call; returns the error of the call
 	mu        sync.Mutex
 	calls     map[string][]time.Time
 	delivered time.Time

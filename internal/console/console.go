@@ -75,8 +75,8 @@ type Console struct {
 }
 
 // New returns a Console. Its streams are silent until Run is called. It does not authenticate
-// requests: the page has no secrets, and the caller must restrict all other paths to
-// administrators.
+// requests: the page and its assets have no secrets, and the caller must restrict all other paths
+// to administrators.
 func New(c Config) *Console {
 	f := newFeed(c)
 	mux := http.NewServeMux()

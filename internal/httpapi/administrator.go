@@ -57,8 +57,8 @@ func (a authority) tokenObjection(h http.Header) string {
 	return ""
 }
 
-// isAdmin reports whether a token is set and r has it. It compares hashes, which takes the same
-// time for every wrong token.
+// isAdmin reports whether an admin token is set, and token equals it. It compares hashes, which
+// takes the same time for every wrong token.
 func (a authority) isAdmin(token string) bool {
 	hash := sha256.Sum256([]byte(token))
 	return a.needed && subtle.ConstantTimeCompare(hash[:], a.token[:]) == 1

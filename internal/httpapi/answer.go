@@ -104,7 +104,7 @@ func rfc3339(t time.Time) *string {
 	if t.IsZero() {
 		return nil
 	}
-	b := t.UTC().AppendFormat(make([]byte, 0, 32), time.RFC3339) // RFC3339Nano is several times as fast as other layouts
+	b := t.UTC().AppendFormat(make([]byte, 0, 32), time.RFC3339) // RFC3339 is several times as fast as other layouts
 	z := len(b) - 1
 	b = strconv.AppendInt(b[:z], 1_000_000+int64(t.Nanosecond()/1000), 10)
 	b[z] = '.' // replaces the 1

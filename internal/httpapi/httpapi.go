@@ -228,8 +228,9 @@ func (a *api) engine() *gin.Engine {
 	return e
 }
 
-// addConsole adds the routes of the console. The page itself is public, so that a browser can show
-// it and ask for the token. All other paths are for administrators.
+// addConsole adds the routes of the console. The page and its assets are public, so that a browser
+// can show the page and ask for the token. Everything that the page shows is for administrators
+// only.
 func (a *api) addConsole(e *gin.Engine) {
 	console := gin.WrapH(a.Console)
 	e.GET(consolePath, console)

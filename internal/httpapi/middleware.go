@@ -104,7 +104,7 @@ func (a *api) fail(c *gin.Context, err error) {
 }
 
 // recordFailure keeps the cause of a 5xx for the request's log line. It also logs the cause of a
-// 503 immediately, under message. It logs nothing if the client has disconnected, because a
+// 503 immediately, under message. It leaves that out if the client has disconnected, because a
 // disconnect makes reads fail.
 func (a *api) recordFailure(c *gin.Context, status int, message string, err error) {
 	if status < http.StatusInternalServerError {

@@ -27,7 +27,7 @@ import (
 //	COMMIT
 //
 // If the cutter supports that, the whole transaction is sent at once, and commits only if every
-// take fits. Otherwise a second transaction decides each take.
+// take fits. If one does not fit, a second transaction decides each take.
 //
 // A transaction may wait for the stock rows. So the times of the orders, which were set before, are
 // set again once the rows are locked. A transaction that is sent at once cannot set them again. It

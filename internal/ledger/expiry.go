@@ -55,8 +55,8 @@ type duePosition struct {
 }
 
 // first returns the SKU whose stock row a batch waits for, or none. oldest is the oldest order of
-// the batch. It may be any of its SKUs, so that a row that sales always hold locked cannot keep the
-// order from expiring.
+// the batch. The SKU is any of that order's, so that a row that sales always hold locked cannot
+// keep the order from expiring.
 func (r *ExpiryRound) first(oldest *order.Order) []stock.SKU {
 	if oldest == nil || len(oldest.Lines) == 0 || time.Now().Before(r.waitAfter) {
 		return nil

@@ -75,7 +75,7 @@ func (l *Ledger) change(ctx context.Context, o order.Order, options order.Change
 		returned = l.apply(tx, rows, &state, c)
 		return nil
 	})
-	if decided { // the transaction changed nothing; a COMMIT would hold its locks until the standby is back
+	if decided { // the answer relies on rows that were read; a COMMIT would hold their locks until the standby is back
 		err = cmp.Or(l.db.Confirm(ctx), err)
 	}
 	if errors.Is(err, errUnchanged) {

@@ -47,8 +47,8 @@ func (l *Ledger) lookUp(qs []*lookup) {
 	}
 }
 
-// durable reads the orders with these IDs, by ID. It returns only when these orders are durable on
-// the standby. It leaves out absent orders.
+// durable reads the orders with these IDs, by ID. It returns once they are as durable as after a
+// COMMIT: see sqltx.DB.Confirm. It leaves out absent orders.
 func (l *Ledger) durable(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*order.Order, error) {
 	found, err := readOrders(ctx, l.db, ids)
 	if len(found) == 0 { // an absent order needs no standby

@@ -29,8 +29,8 @@ func readPayment(ctx context.Context, db sqltx.Reader, id string) (p order.Payme
 	return p, nil
 }
 
-// Payments reads the payments that the filter selects, sorted by ID. It returns only when they are
-// durable on the standby.
+// Payments reads the payments that the filter selects, sorted by ID. It returns once they are as
+// durable as after a COMMIT.
 func (l *Ledger) Payments(ctx context.Context, f order.PaymentFilter) (page []order.Payment, err error) {
 	query, args := "SELECT "+paymentColumns+" FROM payments WHERE id > ?", []any{f.After}
 	if f.Status != "" {
@@ -72,8 +72,8 @@ func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.
 }
 
 // Refunded records that a payment that was due has been paid back, and returns the changed payment.
-// It changes no payment with another status, but makes sure that this payment is durable on the
-// standby. It returns order.ErrUnknownPayment if there is none.
+// It changes no payment with another status, but returns once this payment is as durable as after a
+// COMMIT. It returns order.ErrUnknownPayment if there is none.
 func (l *Ledger) Refunded(ctx context.Context, id string) (p order.Payment, err error) {
 	var changed int64
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {

@@ -67,7 +67,7 @@ func (r *recording) leave(reason error) (order.Order, order.Outcome) {
 	return r.order, order.Refused(stock.Busy(reason))
 }
 
-// answer sets the outcome. Later calls have no effect.
+// answer sets the outcome. It must be called only once.
 func (r *recording) answer(o order.Outcome) {
 	r.outcome = o
 	close(r.done)

@@ -154,7 +154,7 @@ func (l *Ledger) setLockedApart(ctx context.Context, rs []*recording, own *slowG
 	for _, r := range l.slow.keepOnly(own, locked) {
 		l.submit(r)
 	}
-	if err := l.commit(ctx, free, own); err != nil { // other groups would fail too
+	if err := l.commit(ctx, free, own); err != nil { // the held orders would fail too
 		refuse(held, err)
 		return nil, err
 	}

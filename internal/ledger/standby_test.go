@@ -128,7 +128,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 			standby.Cont()
 		case <-waits:
 			locked, err := l.lockedRows(t.Context(), []stock.SKU{"a"})
-			if err != nil || len(locked) > 0 && name != "the same setting" { // refused if the change is committed already
+			if err != nil || len(locked) > 0 && name != "the same setting" { // the same setting is committed, so it holds the lock
 				t.Errorf("%s: the stock row is locked while the answer waits for the standby (%v)", name, err)
 			}
 			standby.Cont()

@@ -32,7 +32,7 @@ type StockRow struct {
 	BuyerLimit int64
 	CountedTo  cutter.Counted
 	Epoch      int64     // raised whenever a gate's count of the SKU may be wrong
-	Version    int64     // raised by the optimistic cutter, by administrators and by count changes that others must notice
+	Version    int64     // raised by the optimistic cutter, by administrators, and by other changes that an earlier reader must notice
 	Changes    int64     // additions committed under the epoch
 	OpensAt    time.Time // when sales begin; the zero time: sales have begun
 	ClosesAt   time.Time // when sales end; the zero time: sales do not end
@@ -273,9 +273,9 @@ func (l *Ledger) Shrink(ctx context.Context, t stock.Take, s stock.Setting) (row
 	return row, order.Refused(err)
 }
 
-// changeRow writes a row that an administrator has changed. tx must have locked it. If the row gets
-// its first buyer limit, its claims are counted from now on. CountClaims must add up the units that
-// buyers already hold before the limit takes effect.
+// changeRow writes a row that an administrator has changed. tx must have locked it. If the row had
+// no buyer limit and gets one, its claims are counted from now on. CountClaims must add up the
+// units that buyers already hold before the limit takes effect.
 func changeRow(ctx context.Context, tx *sqltx.Tx, before StockRow, row *StockRow) error {
 	switch {
 	case row.BuyerLimit == 0:

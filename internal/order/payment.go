@@ -40,8 +40,8 @@ type PaymentFilter struct {
 
 // Pay reports a payment for an order, and returns the order that it pays. Payments may be reported
 // late, repeatedly, and in any order relative to other events. Each payment either pays its order
-// or is recorded as due back to the buyer. A repeated report gets the same answer. An order that
-// has expired is revived if its units can be cut again and the service allows it.
+// or is recorded as due back to the buyer, exactly once. A repeated report gets the same answer. An
+// order that has expired is revived if its units can be cut again and the service allows it.
 //
 // Errors: ErrUnknownOrder, ErrInProgress if the order is queued, ErrPaymentReused, *RefundDue;
 // ErrBusy and ErrSuperseded of package stock, after which nothing was recorded;

@@ -137,8 +137,8 @@ func Revival(o Order, payment string) Transition {
 	return c
 }
 
-// Expiry is the change of a pending order whose payment window has ended. It is zero for an order
-// with another status.
+// Expiry is the change of a pending order whose payment window has ended. It is zero for every
+// other order.
 func Expiry(l Locked) Transition {
 	if !l.Due {
 		return Transition{}

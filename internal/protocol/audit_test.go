@@ -418,7 +418,7 @@ func TestAuditAfterRefunds(t *testing.T) {
 	})
 }
 
-// openChanged opens an auditor that reads changed counts in its first reads, times times. A count
+// openChanged opens an auditor whose first reads, as many as calls, return changed counts. A count
 // is nil if there is none.
 func (s *shop) openChanged(t *testing.T, calls int, change func(count any) any) *instance {
 	t.Helper()

@@ -22,7 +22,7 @@ import (
 
 var races = flag.Int("lifecycle.races", 0, "races of payments, cancellations and expiry in TestRaces; 0: a few")
 
-// expiresIn moves the end of the order's payment window to after from now, by the database's clock.
+// expiresIn moves the end of the order's payment window to d from now, by the database's clock.
 func (s *shop) expiresIn(t *testing.T, id uuid.UUID, d time.Duration) {
 	t.Helper()
 	db := s.sql.Ledger()

@@ -91,7 +91,7 @@ type AuditSummary struct {
 	// gate needs no counts of these SKUs until they are used.
 	NotAdopted int
 	Different  int
-	Repaired   int // number of different SKUs that were repaired
+	Repaired   int // number of SKUs in Different that were repaired
 }
 
 // Attach prepares the Reconciler for audits beside the instances that sell the stock.

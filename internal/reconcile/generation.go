@@ -377,8 +377,8 @@ func (g *generations) setMark(ctx context.Context, owner ledger.Owner) error {
 // Ownership says who owns the stock, and whether the gate's store and this instance match that
 // owner.
 type Ownership struct {
-	// Layout is this instance's. Owner.Layout belongs to the instances that sell the stock, and is
-	// empty if there are none.
+	// Layout is this instance's. Owner.Layout is that of the instances that sell the stock, and is
+	// empty if no instance holds it.
 	Layout string
 	Queues bool // this instance's strategy queues orders; Owner.Queues is the owner's
 	Owner  ledger.Owner

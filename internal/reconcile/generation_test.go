@@ -158,8 +158,8 @@ type fleet struct {
 	gates []*fakeGate
 }
 
-// newFleet returns instances that have not started. rtt is how long their Redis takes to say
-// whether scripts are loaded, and to load them, in the bubble's time.
+// newFleet returns instances that have not started. In the bubble's time, their Redis takes answer
+// to say whether scripts are loaded, and load to load them.
 func newFleet(n int, answer, load time.Duration) *fleet {
 	f := &fleet{row: &ownerRow{}, redis: newRedis()}
 	for range n {

@@ -105,8 +105,8 @@ type Setting struct {
 	Kind  Kind
 	Total int64 // 0 to MaxTotal
 
-	// The rules limit how much a buyer may hold, and when. For nil, an existing SKU keeps its rule,
-	// and a new SKU has none.
+	// The rules say how much one buyer may hold, and when units are sold. For nil, an existing SKU
+	// keeps its rule, and a new SKU has none.
 	BuyerLimit *int64     // units that one buyer may hold, 0 to MaxTotal; 0: any number
 	OpensAt    *time.Time // when sales begin; the zero time: sales have begun
 	ClosesAt   *time.Time // when sales end; the zero time: sales do not end

@@ -208,7 +208,7 @@ const (
 var sqlEngines = []sqlEngine{
 	// TiDB accepts SKIP LOCKED and locks nothing. Its GET_LOCK waits for at least a second.
 	{dialect: sqltx.MySQL, mark: "-tidb-", name: "TiDB", lacks: sqltx.Lacks{SkipLocked: true}, locks: differ},
-	{dialect: sqltx.MySQL, mark: "vitess", name: "Vitess", locks: differ}, // GET_LOCK works only within one server of Vitess
+	{dialect: sqltx.MySQL, mark: "vitess", name: "Vitess", locks: differ}, // GET_LOCK is that of one of its servers
 	{dialect: sqltx.MySQL, mark: "mariadb", name: "MariaDB", tested: true},
 	{dialect: sqltx.MySQL, name: "MySQL"},
 	{dialect: sqltx.Postgres, mark: "cockroachdb", name: "CockroachDB", lacks: sqltx.Lacks{Standbys: true}, locks: missing}, // advisory locks of CockroachDB do not exclude other sessions

@@ -54,13 +54,14 @@ func number(text string) float64 {
 // Offset is how far the clock of a server is ahead of this machine's.
 type Offset struct {
 	Server string
-	Ahead  time.Duration // the least difference, in either direction, without the network's share
+	Ahead  time.Duration // at least, without what the network may add; negative: the clock is behind
 }
 
-// offset returns the least difference of a clock that was read between start and now.
+// offset returns how far a clock that was read between start and now is ahead, at least. It is
+// negative if the clock is behind.
 func offset(start, read time.Time) time.Duration {
 	ahead, late := read.Sub(start), time.Until(read)
-	switch { // on a perfect network, the two round trips would be equal
+	switch { // without a network, ahead and late would be equal
 	case late > 0:
 		return late
 	case ahead < 0:

@@ -164,7 +164,7 @@ func (s *SQL) inspectPostgres(ctx context.Context, connections int) (found Findi
 			found.Warn("set "+name+" with ALTER ROLE, or remove it from the URL (docs/engines.md)", "the sessions have no %s: a stopped instance blocks the others", name)
 		}
 	}
-	if !s.pooled { // sessions of a pooler share their connections
+	if !s.pooled { // clients of a pooler share its connections
 		found.checkConnections(s.target, connections, number(v["connected"]), number(v["max_connections"])-number(v["superuser_reserved_connections"]))
 	}
 	return found, nil

@@ -48,7 +48,7 @@ type Entry struct {
 	Flag string
 
 	open  func(ctx context.Context, s Servers) (lock.Locker, error)
-	check func(address string) error // nil: other backends use the flag too
+	check func(address string) error // nil: the flag is not the backend's own
 }
 
 // Table returns all backends.

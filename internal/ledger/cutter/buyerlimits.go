@@ -149,7 +149,7 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 
 // raise returns the statements that add the claims to those that the buyers have, one for each SKU.
 // A statement fails, as Dialect.Require does, if a buyer would hold more than the limit. The stock
-// rows must be locked before. ok is false if a claim alone is above the limit.
+// rows must be locked before the statements run. ok is false if a claim alone is above the limit.
 func raise(dialect sqltx.Dialect, claims []claim, limits map[stock.SKU]int64) (statements []sqltx.Statement, ok bool) {
 	for _, claims := range bySKU(claims) {
 		limit := limits[claims[0].sku]

@@ -82,9 +82,9 @@ func (c *unitRows) setShort(sku stock.SKU, short bool) {
 }
 
 // refilling decides the takes under the locks of their stock rows, and refills the pools of SKUs
-// with too few free units. It takes the free units that it needs back into the stock row first. If
-// the free units are too few, it waits for units that other transactions hold. So a unit that is
-// returned is sold, and "sold out" is final.
+// with too few free units. It takes the free units that it needs back into the stock row first. It
+// waits for units that other transactions hold only if all other units are too few. So a unit that
+// is returned is sold, and "sold out" is final.
 func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take) ([]Decision, error) {
 	rs, err := lock(ctx, tx, takes)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 // pool describes a SKU's unit rows, as a transaction sees them that has locked the stock row.
 type pool struct {
 	locked []any // numbers of the locked rows
-	enough bool  // as many rows are locked as are wanted; then the other fields are not set
+	enough bool  // as many rows are locked as are wanted; then held and next are not set
 	held   int64 // number of rows that other transactions hold
 	next   int64 // the lowest number above all existing ones
 }

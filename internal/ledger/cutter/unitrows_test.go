@@ -140,8 +140,8 @@ func TestUnitRows_RefilledByAnother(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {
 		s.lay(t, 3)
-		c := s.refilling(t) // creates a pool, because the SKU has no pool yet
-		s.mustSell(t, 1)    // uses the pool, which has all units of the stock row
+		c := s.refilling(t) // there is no pool yet
+		s.mustSell(t, 1)    // creates the pool, and the stock row has no unit left
 		sale := s.begin(t)
 		if d, err := s.cut(t.Context(), sale, c, 1); err != nil || !d.Taken() {
 			t.Fatalf("the first sale: %v, %v", d, err)

@@ -66,7 +66,8 @@ func isUnmet(err error) bool {
 
 // IsRetryable reports whether err is a conflict with another transaction. The transaction may
 // succeed if it is rolled back and run again. The database may or may not have rolled it back
-// already. It is false for ErrUnknownOutcome.
+// already. It is false for ErrUnknownOutcome: as the answer to a COMMIT, such a conflict proves
+// that nothing was committed.
 func IsRetryable(err error) bool {
 	switch e := driverError(err).(type) {
 	case *mysql.MySQLError:

@@ -40,7 +40,7 @@ func TestMySQLPrimary(t *testing.T) {
 			if got := session.(*primarySession).mysqlConn.(*mysqlSession).mysqlConn; got != used || used.closed {
 				t.Errorf("the session is on another host, or closed: %v", used.closed)
 			}
-			if test.uses == unused.closed { // otherwise the second host is not asked
+			if test.uses == unused.closed { // if test.uses, the second host is not asked
 				t.Errorf("the connection to the other host is closed: %v", unused.closed)
 			}
 			if test.uses {

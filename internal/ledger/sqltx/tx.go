@@ -133,8 +133,8 @@ func openMySQL(ctx context.Context, conn *sql.Conn) (open bool) {
 	return conn.QueryRowContext(ctx, "SELECT @@in_transaction").Scan(&open) == nil && open
 }
 
-// openPostgres reads the transaction status of the server's last answer: the transaction is open
-// and has failed.
+// openPostgres reads the transaction status of the server's last answer. It reports whether the
+// transaction is open and has failed.
 func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 	_ = conn.Raw(func(raw any) error {
 		session, ok := raw.(*postgresSession)

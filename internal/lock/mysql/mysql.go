@@ -85,8 +85,8 @@ func (c *counter) prepare(ctx context.Context, conn *sql.Conn, lease time.Durati
 	return s, nil
 }
 
-// uptime returns the server's uptime, rounded down. The server subtracts two times in whole
-// seconds, so it may report almost a second too much.
+// uptime returns the least time for which the server has been up. The server subtracts two times in
+// whole seconds, so it may report almost a second too much.
 func uptime(ctx context.Context, conn *sql.Conn) (time.Duration, error) {
 	var seconds int64
 	err := conn.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Uptime'").Scan(new(string), &seconds)

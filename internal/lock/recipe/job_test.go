@@ -229,7 +229,7 @@ func jobIsTakenOver(t *testing.T, r *rig) {
 	testenv.Quiet(t, "the second process runs the job twice", done)
 }
 
-// answered is closed when the last tick is known.
+// answered sends to told when the last tick is known.
 type answered struct {
 	recipe.Ticks
 	told chan<- struct{}

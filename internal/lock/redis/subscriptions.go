@@ -277,8 +277,8 @@ func receiveOne(pubsub *goredis.PubSub, timeout time.Duration) (any, error) {
 	return pubsub.Receive(ctx)
 }
 
-// subscribed notifies the waiters that may have missed a message on the channel. Every first call
-// of subscribe names the Locker's own channel last.
+// subscribed notifies the waiters that may have missed a message on the channel. The first call
+// that subscribes names the Locker's own channel last.
 func (ss *subscriptions) subscribed(channel string) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
-// Confirm extends the lease as watch does. It uses its own redsync mutex, because these are not
-// safe for concurrent use.
+// Confirm extends the lease as watch does. It uses its own redsync mutex, because redsync's mutexes
+// are not safe for concurrent use.
 func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 	mutex := g.backend.redsync.NewMutex(g.mutex.Name(), redsync.WithExpiry(g.backend.lease), redsync.WithValue(g.mutex.Value()))
 	renewed, err := mutex.ExtendContext(ctx)

@@ -358,7 +358,8 @@ func tryGrant(t *testing.T, l lock.Locker, name string) uint64 {
 }
 
 // TestTokensRise replaces the counter with a new one, and with one from a backup that is an hour
-// old. A third one is ahead of the clock, as after the clock was set back. Tokens must still rise.
+// old. Then the counter is ahead of the clock, as after the clock was set back. Tokens must still
+// rise.
 func TestTokensRise(t *testing.T) {
 	t.Parallel()
 	onCounters(t, func(t *testing.T, s server) {

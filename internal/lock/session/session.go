@@ -328,8 +328,8 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 		case errors.Is(err, errWaited):
 			b.discard(s)
 		default:
-			// Try again if the session has ended while idle or while waiting: a lock that was never
-			// held cannot be lost.
+			// Try again if the session may have ended while idle, or has ended while waiting: a
+			// lock that was never held cannot be lost.
 			again := s.reused || wait && !errors.Is(err, errNoAnswer) && s.hasEnded(ctx)
 			b.discard(s) // when the session ends, the server ends the request
 			if !again || ctx.Err() != nil {
@@ -360,7 +360,7 @@ type grant struct {
 	token   int64
 
 	mu    sync.Mutex
-	until time.Time // the server keeps the session until then and for a third of a lease more
+	until time.Time // the server keeps the session at least until then and for a third of a lease more
 	keeps bool      // only Release may close the connection; see Connection
 
 	checks      *time.Timer            // begins the checks

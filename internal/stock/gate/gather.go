@@ -62,7 +62,8 @@ func (g *Segmented) gather(ctx context.Context, planned stock.Take) (stock.Take,
 	return stock.Take{}, fmt.Errorf("%w: the counts of the order's SKUs change too fast to gather units", stock.ErrBusy)
 }
 
-// collect returns the parts that give the line its units, from as few segments as possible.
+// collect returns the parts that give the line its units. They are from the segments with most
+// units, and so from as few as possible.
 func (g *Segmented) collect(ctx context.Context, line stock.Line) ([]stock.Part, error) {
 	levels, sum, err := g.segmentLevels(ctx, line.SKU)
 	if err != nil {

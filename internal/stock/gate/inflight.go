@@ -87,7 +87,8 @@ func (l *listing) add(field, record string) error {
 	return nil
 }
 
-// scan adds the takes whose records are under the keys. It skips unreadable records.
+// scan adds the takes whose records are under the keys. An unreadable record is an error, but does
+// not keep it from adding the others.
 func (c *Counter) scan(ctx context.Context, keys keys, to *listing) error {
 	var errs []error
 	for cursor := firstCursor; !to.full(); {
@@ -154,8 +155,8 @@ func (c *Counter) ScanInFlight(ctx context.Context, olderThan time.Duration, cur
 
 // scanServers adds the takes whose records are under some of the keys of one of a cluster's
 // masters. The cursor is the master's address and the cursor of its keys. The scan visits the
-// masters in order of their addresses, so it can continue when one has left the cluster. It skips a
-// master that fails.
+// masters in order of their addresses, so it can continue when one has left the cluster. After the
+// error of a master, next is the following master.
 func (c *Counter) scanServers(ctx context.Context, cursor string, to *listing) (next string, err error) {
 	var mu sync.Mutex
 	masters := make(map[string]*redis.Client) // masters by address

@@ -214,8 +214,8 @@ func (j *Journal) createGroup(ctx context.Context) error {
 	return nil
 }
 
-// Claim delivers unfinished orders, at most limit, whose last delivery was at least idle ago. If it
-// fails, it returns an error and the orders that it could read.
+// Claim delivers to the consumer at most limit unfinished orders whose last delivery was at least
+// idle ago. If it fails, it returns an error and the orders that it could read.
 func (j *Journal) Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]stock.Take, error) {
 	var found []string // IDs of messages
 	start := "0-0"

@@ -22,7 +22,8 @@ type Locks struct {
 	wait   time.Duration
 	fenced bool
 	// inDoubt is called with the name of each lock that is held, if a command of its holder may
-	// still arrive. It is nil if it is not needed.
+	// still arrive. It may be nil, because the next holder has a newer token, or there are no
+	// tokens.
 	inDoubt func(name string)
 }
 
@@ -62,7 +63,7 @@ func (l *Locks) hold(ctx context.Context, skus []stock.SKU, work func(context.Co
 	for i, sku := range skus {
 		token := held.Token(names[i])
 		tokens.bySKU[sku] = token
-		tokens.unchecked = tokens.unchecked || token == 0 // without a token, the locker gives none
+		tokens.unchecked = tokens.unchecked || token == 0 // 0: the locker gives no tokens
 	}
 	working, stopWorking := context.WithCancelCause(ctx)
 	defer stopWorking(nil)

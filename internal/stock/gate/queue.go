@@ -30,7 +30,7 @@ import (
 // while they have the turn, as under a lock.
 //
 // stock.ErrBusy means that the call did not get its turns in time, or that 4,096 calls are waiting
-// for a turn already. Nothing was cut.
+// for one of them already. Nothing was cut.
 type Queue struct {
 	readWrite *ReadWrite // ReadWrite that works under turns
 	queues    *queues
@@ -41,8 +41,8 @@ var _ Gate = (*Queue)(nil)
 
 // NewQueue returns a gate that queues takes, and the counter that it is built on. leases, whose
 // locks all instances share, decides which instance consumes the queue of a SKU. It must give
-// fencing tokens, and its leases should be short. wait bounds how long one call waits for all its
-// turns. Close closes leases.
+// fencing tokens, and its leases should be short. wait bounds how long one call waits for all turns
+// that it has at once. Close closes leases.
 func NewQueue(client redis.UniversalClient, ledgerID uuid.UUID, leases OwnedLocker, wait time.Duration) (*Counter, *Queue) {
 	q := newQueues(leases, wait)
 	turns := NewLocks(q, wait, true)
