@@ -52,10 +52,8 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 	case ownership.Mark == (stock.Mark{}):
 		log.Warn("this Redis has never seen the ledger, or has lost its data: orders that are queued elsewhere will not be committed")
 	}
-	if err := instance.Consumer.Start(ctx); err != nil {
-		return err
-	}
-	if err := instance.Reconciler.StartFrom(ctx, ownership.Owner); err != nil {
+	instance.Reconciler.TakeOverFrom(ownership.Owner)
+	if err := instance.Start(ctx); err != nil {
 		return err
 	}
 	defer instance.RunBeside(ctx)()

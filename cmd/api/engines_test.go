@@ -124,9 +124,9 @@ func TestEngines_NoSecrets(t *testing.T) {
 	}
 }
 
-// TestEngines_Locks checks a database whose advisory locks exclude nobody, which is a PostgreSQL
-// with the version() of another engine. It must be refused where locks are needed, and serve
-// otherwise.
+// TestEngines_Locks checks that a database without working advisory locks is refused where locks
+// are needed, and serves otherwise. The database is a PostgreSQL with the version() of another
+// engine.
 func TestEngines_Locks(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)

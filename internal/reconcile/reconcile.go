@@ -198,12 +198,10 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	return nil
 }
 
-// StartFrom is Start, but takes over the stock only from the owner seen, or shares it with
-// instances of this layout. stock.ErrRowChanged: another one owns it now, or none does.
-func (r *Reconciler) StartFrom(ctx context.Context, seen ledger.Owner) error {
-	r.generations.onlyFrom = &seen
-	return r.Start(ctx)
-}
+// TakeOverFrom makes Start take over the stock only from the owner seen, or share it with instances
+// of this layout. If another owner has it by then, or none, Start returns stock.ErrRowChanged. Call
+// it before Start.
+func (r *Reconciler) TakeOverFrom(seen ledger.Owner) { r.generations.onlyFrom = &seen }
 
 // Release gives up the stock, so that instances of any strategy can take it over. No order may be
 // queued any more. It returns stock.ErrRowChanged if another instance has taken the stock over.
