@@ -378,9 +378,9 @@ func TestShutdown(t *testing.T) {
 		reading.until("sample", anything)
 	}
 	for range 10 { // more data than the buffers of a connection can hold
-		s.console.Publish("large", strings.Repeat("x", 2<<20))
+		s.console.Publish("large", map[string]string{"text": strings.Repeat("x", 2<<20)})
+		reading.until("large", anything) // a stream with too many unread messages would end
 	}
-	reading.until("sample", anything)
 	s.server.RegisterOnShutdown(s.endStreams)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
