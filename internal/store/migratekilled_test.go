@@ -248,7 +248,7 @@ func (d crashingDriver) SetVersion(version int, dirty bool) error {
 
 // TestMigrate_ServerKilled kills MariaDB after every change of the last `migrate up`, and in a
 // thorough run also of the last `down`. Afterwards `up` must complete the migration, and tokens
-// must work. A server whose files are in /dev/shm loses nothing. TestRunAgain_Sequence does not
+// must work. A server whose files are in /dev/shm loses nothing. TestRunAgain_LostRow does not
 // depend on that.
 func TestMigrate_ServerKilled(t *testing.T) {
 	t.Parallel()
@@ -291,22 +291,53 @@ func TestMigrate_ServerKilled(t *testing.T) {
 	}
 }
 
-// TestRunAgain_Sequence creates a sequence that exists, on a server that answers its readers with an
+// TestRunAgain_LostRow creates a sequence that exists, on a server that answers its readers with an
 // error. Only the error of a sequence without its row may cause a drop.
-func TestRunAgain_Sequence(t *testing.T) {
+func TestRunAgain_LostRow(t *testing.T) {
 	t.Parallel()
-	const create = "CREATE /*M! SEQUENCE tokens */"
-	for number, want := range map[uint16][]string{1032: {create, "DROP TABLE tokens", create}, 1142: {create}} {
-		answer := &mysql.MySQLError{Number: number}
-		pool := sql.OpenDB(refusing{answer})
+	const sequence, table = "CREATE /*M! SEQUENCE tokens */", "CREATE TABLE tokens (a INTEGER)"
+	lost, denied := &mysql.MySQLError{Number: 1032}, &mysql.MySQLError{Number: 1142}
+	for _, test := range []struct {
+		statement string
+		answer    error
+		want      error
+		ran       []string
+	}{
+		{sequence, lost, nil, []string{sequence, "DROP TABLE tokens", sequence}},
+		{sequence, denied, denied, []string{sequence}},
+		{table, lost, nil, []string{table}},
+	} {
+		pool := sql.OpenDB(refusing{test.answer})
 		defer pool.Close()
-		var ran existingSequence
+		var ran existing
 		d := &stepDriver{migrationDriver: &ran, sql: &SQL{pool: pool}}
-		if err := d.runAgain(t.Context(), create); (err == nil) != (len(want) == 3) || err != nil && !errors.Is(err, answer) {
-			t.Errorf("error %d: got %v", number, err)
+		if err := d.runAgain(t.Context(), test.statement); !errors.Is(err, test.want) {
+			t.Errorf("%s, then %v: got %v", test.statement, test.answer, err)
 		}
-		if !slices.Equal(ran.texts, want) {
-			t.Errorf("error %d: ran %q, want %q", number, ran.texts, want)
+		if !slices.Equal(ran.texts, test.ran) {
+			t.Errorf("%s, then %v: ran %q", test.statement, test.answer, ran.texts)
+		}
+	}
+}
+
+// TestHasRun checks that the server's errors mean that a statement has run only for the statements
+// that have these errors then.
+func TestHasRun(t *testing.T) {
+	t.Parallel()
+	const rename = "ALTER TABLE a RENAME COLUMN b TO c"
+	for statement, numbers := range map[string][]uint16{
+		"CREATE TABLE a (b INTEGER)":   {1050},
+		"DROP TABLE a":                 {1051},
+		"ALTER TABLE a ADD COLUMN b":   {1060, 1091},
+		rename:                         {1054, 1060, 1091},
+		"UPDATE a SET b = 1":           nil,
+		"INSERT INTO a (b) VALUES (1)": nil,
+	} {
+		for _, number := range []uint16{1050, 1051, 1054, 1060, 1091, 1142} {
+			err := database.Error{OrigErr: &mysql.MySQLError{Number: number}}
+			if got := hasRun(statement, err); got != slices.Contains(numbers, number) {
+				t.Errorf("%s, error %d: %v", statement, number, got)
+			}
 		}
 	}
 }
@@ -317,13 +348,13 @@ type refusing struct{ err error }
 func (r refusing) Connect(context.Context) (driver.Conn, error) { return nil, r.err }
 func (refusing) Driver() driver.Driver                          { return nil }
 
-// existingSequence is a driver that records statements, and refuses the first.
-type existingSequence struct {
+// existing is a driver that records statements, and refuses the first, because its table exists.
+type existing struct {
 	migrationDriver
 	texts []string
 }
 
-func (r *existingSequence) Run(migration io.Reader) error {
+func (r *existing) Run(migration io.Reader) error {
 	text, err := io.ReadAll(migration)
 	if r.texts = append(r.texts, string(text)); len(r.texts) == 1 {
 		return database.Error{OrigErr: &mysql.MySQLError{Number: 1050}}
