@@ -201,7 +201,7 @@ func (s *SQL) migrationError(err error, latest uint) error {
 		return nil
 	case errors.As(err, &dirty) && dirty.Version > int(latest):
 		return fmt.Errorf("%w: version %d, this program knows %d", ErrSchemaNew, dirty.Version, latest)
-	case errors.As(err, &dirty) && s.dialect == sqltx.MySQL:
+	case errors.As(err, &dirty) && s.commitsDDL:
 		return fmt.Errorf("%w: a migration to version %d was interrupted. Run api migrate up first, which completes it, and then api migrate down",
 			ErrSchemaDirty, max(dirty.Version, 0))
 	case errors.As(err, &dirty):

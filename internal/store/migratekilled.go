@@ -10,8 +10,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/golang-migrate/migrate/v4/database"
-
-	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
 // created finds the table or sequence that a statement creates.
@@ -20,7 +18,7 @@ var created = regexp.MustCompile(`^CREATE (?:/\*M! )?(TABLE|SEQUENCE) (\w+)`)
 // prepare makes MySQL, which commits each statement of a migration, ready for migrations up. It
 // completes a killed migration, and refuses tables of other programs whose names it needs.
 func (d *stepDriver) prepare(ctx context.Context) (err error) {
-	if d.sql.dialect != sqltx.MySQL {
+	if !d.sql.commitsDDL {
 		return nil
 	}
 	if err := d.Lock(); err != nil {
