@@ -121,11 +121,11 @@ func (s *SQL) MigrateUp(ctx context.Context) error {
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed, ErrNoLocks.
 func (s *SQL) MigrateDown(ctx context.Context) error {
 	return s.migrate(ctx, true, func(_ context.Context, steps *stepDriver, m *migrate.Migrate) error {
-		version, dirty, err := steps.Version()
-		if err != nil || version == database.NilVersion && !dirty {
-			return err
+		err := m.Steps(-1)
+		if errors.Is(err, os.ErrNotExist) && steps.version == database.NilVersion {
+			return nil // no migration is applied
 		}
-		return m.Steps(-1)
+		return err
 	})
 }
 
