@@ -1,6 +1,9 @@
 // Package migrations contains the ledger's schema as numbered pairs of SQL files: one set of files
 // for each dialect. A number is the same migration in every dialect. SQLite has no migration 7,
 // because it has no locks, and its schema would not change.
+//
+// A migration that was killed on MySQL is completed by running it, and the next one, again from the
+// beginning. Decision 91 says what that requires of each statement.
 package migrations
 
 import (

@@ -362,7 +362,7 @@ func changed(t *testing.T, statement string) (dbURL string) {
 func TestRefusesToStart(t *testing.T) {
 	t.Parallel()
 	missing := testenv.SQLite(t)
-	old, dirty, foreign := changed(t, ""), changed(t, "UPDATE schema_migrations SET dirty = 1"), changed(t, "UPDATE schema_migrations SET version = 1, dirty = 1")
+	old, dirty := changed(t, ""), changed(t, "UPDATE schema_migrations SET dirty = 1")
 	for _, test := range []struct {
 		name string
 		args []string
@@ -371,8 +371,8 @@ func TestRefusesToStart(t *testing.T) {
 	}{
 		{"no file", []string{"--db", missing}, 1, []string{"--db", "no such file", "migrate up"}},
 		{"an old schema", []string{"--db", old}, 1, []string{"old", "migrate up", "--migrate"}},
-		{"a dirty schema", []string{"--db", dirty}, 1, []string{"dirty", "api migrate up to complete it", "api migrate down to revert it"}},
-		{"a schema that cannot be mended", []string{"--db", foreign, "--migrate"}, 1, []string{"dirty", "run: UPDATE schema_migrations SET version = ", ", dirty = FALSE"}},
+		{"a dirty schema", []string{"--db", dirty}, 1, []string{"dirty", "run api migrate up to complete it"}},
+		{"a dirty schema that cannot be completed", []string{"--db", dirty, "--migrate"}, 1, []string{"dirty", "set dirty to FALSE"}},
 		{"an unreachable Redis", []string{"--db", testenv.MariaDB(t), "--redis", "redis://127.0.0.1:1", "--migrate"}, 1, []string{"--redis", "127.0.0.1:1"}},
 		{"an unreachable database", []string{"--strategy", "merged", "--db", "mysql://u:hush@127.0.0.1:1/x"}, 1, []string{"--db", "127.0.0.1:1"}},
 		{"an unknown database", []string{"--strategy", "merged", "--db", "oracle://u:hush@h/x"}, 2, []string{"--db", "oracle"}},

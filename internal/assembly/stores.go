@@ -105,7 +105,7 @@ func CheckFile(db string) error {
 }
 
 // MendDirty tells the operator how to repair a dirty schema.
-const MendDirty = "run api migrate up to complete it, or api migrate down to revert it"
+const MendDirty = "run api migrate up to complete it"
 
 // PrepareSchema migrates the schema if migrate is set. It returns an error if the schema
 // is not the one that this program needs.

@@ -15,10 +15,9 @@ const (
 	storeMySQL        = "internal/store/mysql.go"
 	storePostgres     = "internal/store/postgres.go"
 
-	migrateKilled  = "internal/store/migratekilled.go"
-	migrateSteps   = "internal/store/migratesteps.go"
-	migrateLosses  = "internal/store/migratelosses.go"
-	migrateHistory = "internal/store/migratehistory.go"
+	migrateKilled = "internal/store/migratekilled.go"
+	migrateSteps  = "internal/store/migratesteps.go"
+	migrateLosses = "internal/store/migratelosses.go"
 )
 
 // databases are mutants of the packages sqltx and store.
@@ -72,22 +71,33 @@ var databases = []mutant{
 	{"the bound of an answer replaces the deadline of the statement", "internal/store/readtimeout.go", "if !c.deadline.IsZero() && c.deadline.Before(until) {", "if false {", "internal/store TestBoundAnswers"},
 	{"a transaction bounds only its BEGIN and COMMIT", transacting, "return do(ctx, tx)", "return do(context.WithoutCancel(ctx), tx)", "internal/ledger TestSilentTransaction/PostgreSQL"},
 	{"a migration on a silent server", "internal/store/longstatement.go", "end(errSilent)", "_ = errSilent", "internal/store TestMigrate_SilentServer/MariaDB/during"},
-	{"a killed migration stays dirty", migrateKilled, "case err != nil || !dirty:", "case err != nil || !dirty || latest > 0:", "internal/store TestMigrate_MendsOlderPrograms/MariaDB"},
-	{"a statement that is done is run again", migrateKilled, "if st.converts || st.remains(found) > 0 {", "if true {", "internal/store TestMigrate_Killed/MariaDB/down"},
-	{"a sequence that has lost its row stays", migrateKilled, "if !found[sequence] {", "if true {", "internal/store TestDropEmptySequence"},
-	{"the rows of a killed migration are not converted", migrateKilled, "st.converts || ", "", "internal/store TestMigrate_CountedClaims/MariaDB"},
-	{"a mended migration is followed by another one down", "internal/store/migrate.go", "(!mended || !down)", "(!mended || !down || mended)", "cmd/api TestMigrate_Killed/MariaDB/migrate_down"},
-	{"a schema that somebody has changed is mended", migrateHistory, "number < len(h) && len(h.contradictions(number, found)) == 0", "number < len(h)", "internal/store TestMigrate_CannotMend/MariaDB"},
-	{"a foreign column does not matter", migrateHistory, "known[o.table()] && (o.column() || h.makes(o))", "known[o.table()] && h.makes(o)", "internal/store TestMigrate_CannotMend/SQLite"},
-	{"a missing column does not matter", migrateHistory, "if after[o] && !found[o] {", "if false {", "internal/store TestMigrate_CannotMend/SQLite"},
-	{"half a statement does not matter", migrateHistory, "left > 0 && left < len(st.makes)+len(st.remove)", "false && left > 0", "internal/store TestMigrate_HalfAStatement/MariaDB"},
-	{"an unknown statement of a migration is read", migrateHistory, "if len(st.makes)+len(st.remove) == 0 && !st.converts {", "if false {", "internal/store TestHistory_UnknownStatement"},
+	{"a killed migration stays dirty", migrateKilled, "if dirty {", "if dirty && version < 0 {", "internal/store TestMigrateUp_Dirty"},
+	{"a killed migration down is not undone", migrateKilled, "next := min(version+1, d.latest)", "next := max(version, 1)", "internal/store TestMigrateUp_Dirty"},
+	{"a killed migration up is not completed", migrateKilled, "for number := max(version, 1); ", "for number := min(version+1, d.latest); ", "internal/store TestMigrateUp_Refused"},
+	{"a table that was created is an error", migrateKilled, "case 1050:", "case 0:", "internal/store TestMigrateUp_Dirty"},
+	{"a table that was dropped is an error", migrateKilled, "case 1051:", "case 0:", "internal/store TestMigrateUp_Dirty"},
+	{"a column that was added is an error", migrateKilled, "case 1060, 1091:", "case 1091:", "internal/store TestMigrateUp_Dirty"},
+	{"a column that was dropped is an error", migrateKilled, "case 1060, 1091:", "case 1060:", "internal/store TestHasRun"},
+	{"a column that was renamed is an error", migrateKilled, "case 1054:", "case 0:", "internal/store TestMigrateUp_Dirty"},
+	{"every unknown column was renamed", migrateKilled, " && strings.Contains(statement, \"RENAME COLUMN\")", "", "internal/store TestHasRun"},
+	{"an error of a statement that changes rows is passed over", migrateKilled, "return strings.HasPrefix(statement, \"CREATE \")", "return true", "internal/store TestHasRun"},
+	{"a sequence that has lost its row stays", migrateKilled, "if mysqlError(err) != 1032 {", "if true {", "internal/store TestRunAgain_LostRow"},
+	{"a sequence that cannot be read is dropped", migrateKilled, "if mysqlError(err) != 1032 {", "if err == nil {", "internal/store TestRunAgain_LostRow"},
+	{"a table that has lost its rows is dropped", migrateKilled, "if sequence == nil || sequence[1] != \"SEQUENCE\" {", "if sequence == nil {", "internal/store TestRunAgain_LostRow"},
+	{"a killed migration gives the ledger a second row", "migrations/mysql/000001_ledger.up.sql", " FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM ledger)", "", "internal/store TestMigrateUp_Dirty"},
+	{"a table of another program is found in mid-migration", migrateKilled, "if exists {", "if exists && err != nil {", "internal/store TestMigrateUp_ForeignTable/MariaDB"},
+	{"only the next migration's tables are looked for", migrateKilled, "for ; number <= d.latest; number++ {", "for last := number; number <= last; number++ {", "internal/store TestMigrateUp_ForeignTable/MariaDB"},
+	{"a killed migration of a newer program is completed", migrateKilled, "if err != nil || version > d.latest {", "if err != nil {", "internal/store TestMigrate_AnotherVersion/MariaDB"},
+	{"a dirty schema of SQLite is completed", migrateKilled, "if !d.sql.commitsDDL {", "if false {", "internal/store TestMigrateDown_Dirty/SQLite"},
+	{"a migration down of a newer schema does nothing", "internal/store/migrate.go", "errors.Is(err, os.ErrNotExist) && steps.version == database.NilVersion {", "errors.Is(err, os.ErrNotExist) {", "internal/store TestMigrate_AnotherVersion/SQLite"},
+	{"a migration down without a migration is an error", "internal/store/migrate.go", "errors.Is(err, os.ErrNotExist) && steps.version == database.NilVersion {", "false {", "internal/store TestMigrate_UpDownUp/SQLite"},
+	{"a newer schema that is dirty is an interrupted one", "internal/store/migrate.go", "case errors.As(err, &dirty) && dirty.Version > int(latest):", "case false:", "internal/store TestMigrate_AnotherVersion/SQLite"},
+	{"a migration down on MariaDB holds only the tables that it drops", migrateSteps, "(?:DROP|ALTER) TABLE", "DROP TABLE", "internal/store TestMigrate_UpDownUp/MariaDB"},
 	{"migrations commit apart from their version", storePostgres, "\"BEGIN ISOLATION LEVEL READ COMMITTED\"", "\"SELECT 1\"", "internal/store TestWholeDriver_FailureChangesNothing/PostgreSQL"},
 	{"migrations on PostgreSQL do not wait for each other", storePostgres, "SELECT pg_advisory_xact_lock(", "SELECT (", "internal/store TestMigrate_GoroutinesAtOnce/PostgreSQL"},
 	{"a failed run is committed", "internal/store/migratewhole.go", "d.failed = true\n\t\treturn fmt.Errorf(\"running", "return fmt.Errorf(\"running", "internal/store TestWholeDriver_FailureChangesNothing/SQLite"},
 	{"a migration waits for another one once", migrateSteps, "if !errors.Is(err, database.ErrLocked) ||", "if true ||", "internal/store TestLockPatiently"},
 	{"a migration down loses data", migrateSteps, "if dirty && version < d.version {", "if false {", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
-	{"a killed migration down loses data", migrateKilled, "if err := d.holdUnused(ctx, number); err != nil {", "if err := error(nil); err != nil {", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
 	{"a migration down loses what is written after the look", migrateSteps, "if number := d.reverts; number > 0 {", "if number := d.reverts; number > 9 {", "internal/store TestMigrateDown_WhileServing/before_the_version_is_dirty/PostgreSQL"},
 	{"a migration down that is refused stays dirty", migrateSteps, "return errors.Join(err, d.SetVersion(number, false))", "return err", "internal/store TestMigrateDown_WhileServing/before_the_version_is_dirty/MariaDB"},
 	{"a migration down on MariaDB loses what is written meanwhile", storeMySQL, "\"LOCK TABLES \"+strings.Join(tables, \" WRITE, \")+\" WRITE\"", "\"DO 1 -- \"+strings.Join(tables, \" \")", "internal/store TestMigrateDown_WhileServing/before_the_first_statement/MariaDB"},

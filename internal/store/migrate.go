@@ -23,8 +23,7 @@ var (
 	ErrSchemaOld = errors.New("the database schema is old")
 	// ErrSchemaNew means that a newer program has migrated the schema.
 	ErrSchemaNew = errors.New("the database schema is newer than this program")
-	// ErrSchemaDirty means that a migration was interrupted. MigrateUp and MigrateDown return it
-	// only if they cannot repair the schema.
+	// ErrSchemaDirty means that a migration was interrupted. On MySQL, MigrateUp completes it.
 	ErrSchemaDirty = errors.New("the database schema is dirty")
 	// ErrSchemaUsed means that reverting a migration would lose data.
 	ErrSchemaUsed = errors.New("the database schema is in use")
@@ -99,42 +98,50 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 // server answers other connections. After 30 s without an answer MigrateUp gives up.
 //
 // A process that migrates may be killed at any time. PostgreSQL and SQLite then keep the schema as
-// it was before. On MySQL, the next MigrateUp completes a migration that was killed, up or down,
-// and the next MigrateDown reverts it. If all its statements have run, both only mark it as
-// complete.
+// it was before. On MySQL, whose statements commit one by one, the next MigrateUp completes a
+// migration that was killed, up or down. A schema of PostgreSQL or SQLite is dirty only if
+// something else has marked it. MigrateUp refuses it, because it does not know what has run.
+//
+// MigrateUp refuses a table or sequence of another program whose name a missing migration needs. A
+// statement that the server refuses leaves MySQL's schema dirty, and every other one as it was.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrNoLocks (unless there is nothing to do).
 func (s *SQL) MigrateUp(ctx context.Context) error {
-	return s.migrate(ctx, false, (*migrate.Migrate).Up)
-}
-
-// MigrateDown reverts the last migration, or the part of a killed migration that has run. It
-// refuses if data would be lost. Without an applied migration it does nothing.
-//
-// Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed, ErrNoLocks.
-func (s *SQL) MigrateDown(ctx context.Context) error {
-	return s.migrate(ctx, true, func(m *migrate.Migrate) error {
-		if _, _, err := m.Version(); errors.Is(err, migrate.ErrNilVersion) {
-			return nil
+	return s.migrate(ctx, false, func(ctx context.Context, steps *stepDriver, m *migrate.Migrate) error {
+		if err := steps.prepare(ctx); err != nil {
+			return err
 		}
-		return m.Steps(-1)
+		return m.Up()
 	})
 }
 
-// migrate repairs the schema and then runs migrations. After it has repaired a migration down,
-// there is nothing left to run.
-func (s *SQL) migrate(ctx context.Context, down bool, run func(*migrate.Migrate) error) error {
+// MigrateDown reverts the last migration. It refuses if data would be lost, or if a migration was
+// interrupted. Without an applied migration it does nothing.
+//
+// Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed, ErrNoLocks.
+func (s *SQL) MigrateDown(ctx context.Context) error {
+	return s.migrate(ctx, true, func(_ context.Context, steps *stepDriver, m *migrate.Migrate) error {
+		err := m.Steps(-1)
+		if errors.Is(err, os.ErrNotExist) && steps.version == database.NilVersion {
+			return nil // no migration is applied
+		}
+		return err
+	})
+}
+
+// migrate opens what run needs to migrate, and closes it. The context of run does not end with ctx.
+func (s *SQL) migrate(ctx context.Context, down bool, run func(context.Context, *stepDriver, *migrate.Migrate) error) error {
 	if s.engine.locks == missing { // without locks, two migrations could run at once
 		if err := s.CheckSchema(ctx); down || err != nil {
 			return s.failed("migrating", fmt.Errorf("it is %s: %w; run the statements of the files in migrations/%s yourself", s.engine.name, ErrNoLocks, s.dialect))
 		}
 		return nil
 	}
-	history, err := readHistory(string(s.dialect))
+	files, err := migrations.Files(string(s.dialect))
 	if err != nil {
 		return err
 	}
-	files, err := migrations.Files(string(s.dialect))
+	latest, err := migrations.Latest(string(s.dialect))
 	if err != nil {
 		return err
 	}
@@ -149,20 +156,16 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(*migrate.Migrate)
 	err = s.WhileAnswering(context.WithoutCancel(ctx), s.silence, func(answering context.Context) error {
 		driver, err := s.migrations(answering)
 		if err != nil {
-			return errors.Join(migrationError(err), source.Close())
+			return errors.Join(s.migrationError(err, latest), source.Close())
 		}
-		steps := &stepDriver{migrationDriver: driver, sql: s, history: history}
+		steps := &stepDriver{migrationDriver: driver, sql: s, source: source, latest: int(latest)}
 		m, err := migrate.NewWithInstance("embedded", source, string(s.dialect), steps)
 		if err != nil {
 			return errors.Join(err, source.Close(), driver.Close())
 		}
 		m.LockTimeout = 2 * migrationLockWait // the driver has its own bound
 		release := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
-		mended, err := steps.mend(answering, down)
-		if err == nil && (!mended || !down) {
-			err = run(m)
-		}
-		err = migrationError(err)
+		err = s.migrationError(run(answering, steps, m), latest)
 		if !release() { // ctx has ended, so some migrations may not have run
 			err = errors.Join(err, ctx.Err())
 		}
@@ -191,13 +194,20 @@ func closingWith(ctx context.Context, dial dialFunc) dialFunc {
 }
 
 // migrationError translates the library's errors into errors of this package.
-func migrationError(err error) error {
+func (s *SQL) migrationError(err error, latest uint) error {
 	var dirty migrate.ErrDirty
 	switch {
 	case err == nil || errors.Is(err, migrate.ErrNoChange):
 		return nil
-	case errors.As(err, &dirty): // another process has failed since the schema was repaired
-		return fmt.Errorf("%w: a migration to version %d was interrupted", ErrSchemaDirty, dirty.Version)
+	case errors.As(err, &dirty) && dirty.Version > int(latest):
+		return fmt.Errorf("%w: version %d, this program knows %d", ErrSchemaNew, dirty.Version, latest)
+	case errors.As(err, &dirty) && s.commitsDDL:
+		return fmt.Errorf("%w: a migration to version %d was interrupted. Run api migrate up first, which completes it, and then api migrate down",
+			ErrSchemaDirty, max(dirty.Version, 0))
+	case errors.As(err, &dirty):
+		return fmt.Errorf("%w: version %d is marked as interrupted, but this program's migrations either run as a whole or change nothing here. "+
+			"Find the version of the tables (migrations/%s), write it into schema_migrations, and set dirty to FALSE",
+			ErrSchemaDirty, max(dirty.Version, 0), s.dialect)
 	case errors.Is(err, database.ErrLocked):
 		return fmt.Errorf("another migration has not ended within %v; if its process was killed, the server completes its last statement first: %w", migrationLockWait, err)
 	case errors.Is(err, os.ErrNotExist):

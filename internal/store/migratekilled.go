@@ -4,123 +4,144 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"regexp"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/golang-migrate/migrate/v4/database"
 )
 
-// mend ends a killed migration: it completes the migration, or reverts it if down is true. The
-// schema shows which of the migration's statements have run. mend runs the others, and repeats
-// those that convert data. It reports whether there was a killed migration.
-//
-// Errors: ErrSchemaDirty (the schema is not that of a killed migration); ErrSchemaNew;
-// ErrSchemaUsed.
-func (d *stepDriver) mend(ctx context.Context, down bool) (mended bool, err error) {
+// created finds the table or sequence that a statement creates.
+var created = regexp.MustCompile(`^CREATE (?:/\*M! )?(TABLE|SEQUENCE) (\w+)`)
+
+// prepare makes MySQL, which commits each statement of a migration, ready for migrations up. It
+// completes a killed migration, and refuses tables of other programs whose names it needs.
+func (d *stepDriver) prepare(ctx context.Context) (err error) {
+	if !d.sql.commitsDDL {
+		return nil
+	}
 	if err := d.Lock(); err != nil {
-		return false, err
+		return err
 	}
 	defer func() { err = errors.Join(err, d.Unlock()) }()
 	version, dirty, err := d.Version()
-	latest := len(d.history) - 1
-	switch {
-	case err != nil || !dirty:
-		return false, err
-	case version > latest:
-		return false, fmt.Errorf("%w: version %d, this program knows %d", ErrSchemaNew, version, latest)
+	if err != nil || version > d.latest { // the library refuses a newer schema
+		return err
 	}
 	version = max(version, 0) // -1 means no migration
-	found, err := d.sql.schema(ctx)
-	if err == nil {
-		err = d.dropEmptySequence(ctx, found)
-	}
-	if err != nil {
-		return false, err
-	}
-	if d.history.is(version, found) {
-		if err := d.runRest(d.history[version].up, found); err != nil {
-			return false, err
+	if dirty {
+		if version, err = d.complete(ctx, version); err != nil {
+			return err
 		}
-		return true, d.SetVersion(asLibrary(version), false)
 	}
-	number, ok := d.history.killed(version, found)
-	if !ok {
-		return false, d.sql.cannotMend(d.history, version, max(version, 1), found)
-	}
-	rest, target := d.history[number].up, number
-	if down {
-		if err := d.holdUnused(ctx, number); err != nil {
-			return false, err
-		}
-		rest, target = d.history[number].down, number-1
-	}
-	if err := d.runRest(rest, found); err != nil {
-		return false, err
-	}
-	return true, d.SetVersion(asLibrary(target), false)
+	return d.refuseForeign(ctx, version+1)
 }
 
-// runRest runs the statements that have not run, according to the schema found, and those that
-// convert data.
-func (d *stepDriver) runRest(all []statement, found schema) error {
-	for _, st := range all {
-		if st.converts || st.remains(found) > 0 {
-			if err := d.migrationDriver.Run(strings.NewReader(st.text)); err != nil {
+// complete ends a migration that was killed, either up to the dirty version or down to it from the
+// next version. In both cases the migrations up to both versions, run from their beginnings, lead
+// to the next version: complete passes over the statements that the server refuses because they
+// have already run, and the others must be safe to run again. It returns the version reached.
+func (d *stepDriver) complete(ctx context.Context, version int) (int, error) {
+	next := min(version+1, d.latest)
+	for number := max(version, 1); number <= next; number++ {
+		all, err := d.up(number)
+		if err != nil {
+			return 0, err
+		}
+		for _, one := range all {
+			if err := d.runAgain(ctx, one); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return next, d.SetVersion(next, false)
+}
+
+// runAgain runs a statement unless it has already run.
+//
+// A MariaDB that crashes soon after it has created a sequence keeps the sequence and loses its row,
+// unless it has committed something else since. Then every use of the sequence fails, so runAgain
+// creates it again.
+func (d *stepDriver) runAgain(ctx context.Context, one string) error {
+	err := d.migrationDriver.Run(strings.NewReader(one))
+	if err == nil || !hasRun(one, err) {
+		return err
+	}
+	sequence := created.FindStringSubmatch(one)
+	if sequence == nil || sequence[1] != "SEQUENCE" {
+		return nil
+	}
+	_, err = anyRow(ctx, d.sql.pool, sequence[2], "")
+	if mysqlError(err) != 1032 { // error 1032: can't find record
+		return err
+	}
+	if err := d.migrationDriver.Run(strings.NewReader("DROP TABLE " + sequence[2])); err != nil {
+		return err
+	}
+	return d.migrationDriver.Run(strings.NewReader(one))
+}
+
+// hasRun reports whether MySQL's error means that the statement has already run. MySQL runs a
+// statement of several clauses as a whole or not at all.
+func hasRun(statement string, err error) bool {
+	switch mysqlError(err) {
+	case 1050: // the table or sequence exists
+		return strings.HasPrefix(statement, "CREATE ")
+	case 1051: // the table or sequence does not exist
+		return strings.HasPrefix(statement, "DROP ")
+	case 1060, 1091: // the column exists; the column or index does not exist
+		return strings.HasPrefix(statement, "ALTER ")
+	case 1054: // the column does not exist
+		return strings.HasPrefix(statement, "ALTER ") && strings.Contains(statement, "RENAME COLUMN")
+	}
+	return false
+}
+
+// mysqlError returns the number of MySQL's error in err, or 0.
+func mysqlError(err error) uint16 {
+	var failed database.Error
+	if errors.As(err, &failed) { // it does not unwrap
+		err = failed.OrigErr
+	}
+	var refused *mysql.MySQLError
+	if errors.As(err, &refused) {
+		return refused.Number
+	}
+	return 0
+}
+
+// refuseForeign returns an error if a table exists that a migration from this number on creates.
+// Otherwise a killed migration would take it for its own.
+func (d *stepDriver) refuseForeign(ctx context.Context, number int) error {
+	for ; number <= d.latest; number++ {
+		all, err := d.up(number)
+		if err != nil {
+			return err
+		}
+		for _, one := range all {
+			table := created.FindStringSubmatch(one)
+			if table == nil {
+				continue
+			}
+			exists, err := d.sql.hasTable(ctx, table[2])
+			if err != nil {
 				return err
+			}
+			if exists {
+				return fmt.Errorf("there is a table %s already, which migration %d creates; nothing was migrated. If another program owns the table, use a database of your own", table[2], number)
 			}
 		}
 	}
 	return nil
 }
 
-// asLibrary returns a version in the library's form.
-func asLibrary(version int) int {
-	if version == 0 {
-		return database.NilVersion
+// up returns the statements of a migration up.
+func (d *stepDriver) up(number int) ([]string, error) {
+	file, _, err := d.source.ReadUp(uint(number))
+	if err != nil {
+		return nil, err
 	}
-	return version
-}
-
-// cannotMend returns an error that says how the schema differs from that of a killed migration, and
-// what to do.
-func (s *SQL) cannotMend(h history, version, number int, found schema) error {
-	for other := range h {
-		if h.is(other, found) {
-			return fmt.Errorf("%w: it is marked as half migrated to version %d, but its tables are those of version %d. If no other program migrates it, run: %s",
-				ErrSchemaDirty, version, other, markAs(other))
-		}
-	}
-	reasons := h.contradictions(number, found)
-	more := ""
-	if len(reasons) > 5 {
-		reasons, more = reasons[:5], ", and more"
-	}
-	return fmt.Errorf("%w: it is marked as half migrated to version %d, but no migration that was killed leaves its tables like this: %s%s. "+
-		"Restore a backup, or make the tables those of version %d by hand (migrations/%s) and run: %s",
-		ErrSchemaDirty, version, strings.Join(reasons, ", "), more, version, s.dialect, markAs(version))
-}
-
-// markAs returns the statements that mark the schema as migrated to the version.
-func markAs(version int) string {
-	if version == 0 {
-		return "DELETE FROM schema_migrations"
-	}
-	return fmt.Sprintf("UPDATE schema_migrations SET version = %d, dirty = FALSE", version)
-}
-
-// dropEmptySequence drops the sequence of tokens, also from found, if it has no row, because then
-// every use of it fails. A MariaDB that crashes soon after it has created a sequence keeps the
-// sequence and loses the row, unless it has committed something else since.
-func (d *stepDriver) dropEmptySequence(ctx context.Context, found schema) error {
-	const sequence = "fencing_tokens"
-	if !found[sequence] {
-		return nil
-	}
-	var missing *mysql.MySQLError
-	_, err := anyRow(ctx, d.sql.pool, sequence, "")
-	if !errors.As(err, &missing) || missing.Number != 1032 { // error 1032: can't find record
-		return err
-	}
-	delete(found, sequence)
-	return d.migrationDriver.Run(strings.NewReader("DROP TABLE " + sequence))
+	text, err := io.ReadAll(file)
+	return statements(string(text)), errors.Join(err, file.Close())
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/golang-migrate/migrate/v4/database"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -69,11 +70,12 @@ func migrateAndDie(t *testing.T, command string) {
 	}
 	if parts[0] == "up" {
 		err = s.MigrateUp(t.Context())
-	} else {
-		err = toEmpty(t.Context(), s)
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	if parts[0] == "down" {
+		migrateDownTo(t, s, 0)
 	}
 }
 
@@ -98,49 +100,31 @@ func killed(t *testing.T, verb string, n int, dbURL string) bool {
 	return false
 }
 
-// toEmpty reverts every migration. One more step repairs the schema.
-func toEmpty(ctx context.Context, s *SQL) error {
-	latest, err := migrations.Latest(string(s.dialect))
-	if err != nil {
-		return err
-	}
-	for range latest + 1 {
-		if err := s.MigrateDown(ctx); err != nil {
-			return err
-		}
-	}
-	version, dirty, err := s.SchemaVersion(ctx)
-	if err == nil && (version > 0 || dirty) {
-		err = fmt.Errorf("version %d, dirty %v", version, dirty)
-	}
-	return err
-}
-
 // TestMigrate_Killed kills `migrate up` and `migrate down` before every change that they make. The
-// next `up` or `down` must bring the schema to its target. By default it kills only `down` on
-// MariaDB, before every third change, because PostgreSQL reverts a killed migration itself.
+// next `up` must bring the schema to its target, and `down` must refuse before that if the schema
+// is dirty. By default it kills only on MariaDB, before every third change, because PostgreSQL
+// reverts a killed migration itself.
 func TestMigrate_Killed(t *testing.T) {
 	if command := os.Getenv(killEnv); command != "" { // this is a child process
 		migrateAndDie(t, command)
 		return
 	}
 	t.Parallel()
-	for _, d := range testenv.Databases() {
+	stride := 3
+	if testenv.Thorough() {
+		stride = 1
+	}
+	for _, d := range testenv.Chosen(testenv.Databases(), "MariaDB") {
 		for _, verb := range []string{"down", "up"} {
-			if d.Name+" "+verb != "MariaDB down" && !testenv.Thorough() {
-				continue
-			}
 			t.Run(d.Name+"/"+verb, func(t *testing.T) {
 				t.Parallel()
-				fresh := shape(t, migrated(t, d.URL(t)))
-				latest, err := migrations.Latest(string(opened(t, d.URL(t)).dialect))
+				clean := migrated(t, d.URL(t))
+				fresh := shape(t, clean)
+				latest, _, err := clean.SchemaVersion(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				deaths, stride := 0, 3
-				if testenv.Thorough() {
-					stride = 1
-				}
+				deaths := 0
 				for n, dies := 1, true; dies; n += stride {
 					dbURL := d.URL(t)
 					s := opened(t, dbURL)
@@ -153,25 +137,14 @@ func TestMigrate_Killed(t *testing.T) {
 						deaths++
 					}
 					when := fmt.Sprintf("%s killed before change %d", verb, n)
-					if n%2 == 0 {
-						if err := toEmpty(t.Context(), s); err != nil {
-							t.Errorf("%s, then down: %v", when, err)
+					if _, dirty, err := s.SchemaVersion(t.Context()); err != nil {
+						t.Fatal(err)
+					} else if dirty {
+						if err := s.MigrateDown(t.Context()); !errors.Is(err, ErrSchemaDirty) {
+							t.Errorf("%s, then down: %v, want ErrSchemaDirty", when, err)
 						}
-						if got := tables(t, s); len(got) != 0 {
-							t.Errorf("%s, then down: tables %q are left", when, got)
-						}
 					}
-					if err := s.MigrateUp(t.Context()); err != nil {
-						t.Errorf("%s, then up: %v", when, err)
-						continue
-					}
-					checkVersion(t, s, latest)
-					if got := shape(t, s); !slices.Equal(got, fresh) {
-						t.Errorf("%s, then up: the schema differs from a fresh one:\n%q\nwant\n%q", when, got, fresh)
-					}
-					if _, err := s.LedgerID(t.Context()); err != nil {
-						t.Errorf("%s, then up: %v", when, err)
-					}
+					checkCompleted(t, s, when, latest, fresh)
 				}
 				if want := 5 * int(latest) / stride; deaths < want {
 					t.Errorf("%d deaths, want at least %d", deaths, want)
@@ -179,6 +152,75 @@ func TestMigrate_Killed(t *testing.T) {
 			})
 		}
 	}
+}
+
+// checkCompleted checks that MigrateUp brings the schema to the version and the shape.
+func checkCompleted(t *testing.T, s *SQL, when string, version uint, want []string) {
+	t.Helper()
+	if err := s.MigrateUp(t.Context()); err != nil {
+		t.Fatalf("%s, then up: %v", when, err)
+	}
+	checkVersion(t, s, version)
+	if got := shape(t, s); !slices.Equal(got, want) {
+		t.Errorf("%s, then up: the schema differs from a fresh one:\n%q\nwant\n%q", when, got, want)
+	}
+	if _, err := s.LedgerID(t.Context()); err != nil {
+		t.Errorf("%s, then up: %v", when, err)
+	}
+}
+
+// TestMigrateUp_Dirty marks the schema of every version as MySQL's is if a migration was killed
+// after its last statement, and if one was killed before its first statement down.
+func TestMigrateUp_Dirty(t *testing.T) {
+	t.Parallel()
+	s := migrated(t, testenv.MariaDB(t))
+	fresh := shape(t, s)
+	latest, _, err := s.SchemaVersion(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := int(latest); at > 0; at-- { // the version of the tables
+		for _, marked := range []int{at, at - 1} {
+			if marked == 0 {
+				marked = database.NilVersion
+			}
+			migrateDownTo(t, s, uint(at))
+			id, err := s.LedgerID(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			run(t, s.DB(), "UPDATE schema_migrations SET version = ?, dirty = ?", marked, true)
+			when := fmt.Sprintf("the tables of version %d, marked as %d", at, marked)
+			checkCompleted(t, s, when, latest, fresh)
+			if after, err := s.LedgerID(t.Context()); err != nil || after != id {
+				t.Errorf("%s: the ledger's ID was %v, and is %v, %v", when, id, after, err)
+			}
+		}
+	}
+}
+
+// TestMigrateUp_Refused makes the server refuse a statement in the middle of a migration. The error
+// must name it, the schema must be dirty, and the next up must end the migration.
+func TestMigrateUp_Refused(t *testing.T) {
+	t.Parallel()
+	s := migrated(t, testenv.MariaDB(t))
+	latest, _, err := s.SchemaVersion(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := shape(t, s)
+	migrateDownTo(t, s, 2)
+	run(t, s.DB(), "ALTER TABLE orders DROP COLUMN expires_at") // an index of migration 3 needs it
+	for range 2 {                                               // a dirty schema that is refused stays dirty
+		if err := s.MigrateUp(t.Context()); err == nil || !strings.Contains(err.Error(), "ALTER TABLE orders") {
+			t.Errorf("error %v, want one with the statement", err)
+		}
+		if version, dirty, err := s.SchemaVersion(t.Context()); version != 3 || !dirty || err != nil {
+			t.Errorf("version %d, dirty %v, error %v; want the dirty version 3", version, dirty, err)
+		}
+	}
+	run(t, s.DB(), "ALTER TABLE orders ADD COLUMN expires_at DATETIME(6) NULL")
+	checkCompleted(t, s, "after a refused statement", latest, fresh)
 }
 
 // crashingDriver kills the server after its nth change of the database.
@@ -205,90 +247,97 @@ func (d crashingDriver) SetVersion(version int, dirty bool) error {
 }
 
 // TestMigrate_ServerKilled kills MariaDB after every change of the last `migrate up`, and in a
-// thorough run also of the last `down`. Afterwards `up` must complete the migration, `down` must
-// revert it, and tokens must work. A server whose files are in /dev/shm loses nothing.
-// TestDropEmptySequence does not depend on that.
+// thorough run also of the last `down`. Afterwards `up` must complete the migration, and tokens
+// must work. A server whose files are in /dev/shm loses nothing. TestRunAgain_LostRow does not
+// depend on that.
 func TestMigrate_ServerKilled(t *testing.T) {
 	t.Parallel()
 	latest, err := migrations.Latest(string(sqltx.MySQL))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lowest, verbs, mends := latest-1, []string{"up"}, []string{"up"}
+	verbs := []string{"up"}
 	if testenv.Thorough() {
-		verbs, mends = []string{"down", "up"}, []string{"up", "down"}
+		verbs = append(verbs, "down")
 	}
 	server := testenv.OwnMariaDB(t)
 	s := migrated(t, server.URL())
 	fresh, sound := shape(t, s), s.migrations
-	migrate := map[string]func() error{
-		"up": func() error { return s.MigrateUp(t.Context()) },
-		"down": func() (err error) {
-			for version := latest; version > lowest && err == nil; version-- {
-				err = s.MigrateDown(t.Context())
-			}
-			return err
-		},
-	}
+	migrate := map[string]func(context.Context) error{"up": s.MigrateUp, "down": s.MigrateDown}
 	for _, verb := range verbs {
-		for _, mend := range mends {
-			for n, crashed := 1, true; crashed; n++ {
-				if verb == "up" {
-					migrateDownTo(t, s, lowest)
-				}
-				left := n
-				s.migrations = func(ctx context.Context) (migrationDriver, error) {
-					driver, err := sound(ctx)
-					return crashingDriver{driver, &left, server.Kill}, err
-				}
-				err := migrate[verb]()
-				s.migrations = sound
-				if crashed = left <= 0; crashed {
-					server.Restart()
-				} else if err != nil {
-					t.Fatal(err)
-				}
-				when := fmt.Sprintf("%s, MariaDB killed after change %d, then %s", verb, n, mend)
-				if mend == "down" {
-					if err := s.MigrateDown(t.Context()); err != nil {
-						t.Errorf("%s: %v", when, err)
-					}
-				}
-				if err := s.MigrateUp(t.Context()); err != nil {
-					t.Fatalf("%s: %v", when, err)
-				}
-				checkVersion(t, s, latest)
-				if got := shape(t, s); !slices.Equal(got, fresh) {
-					t.Errorf("%s: the schema differs from a fresh one:\n%q\nwant\n%q", when, got, fresh)
-				}
-				if _, err := s.LedgerID(t.Context()); err != nil {
-					t.Errorf("%s: %v", when, err)
-				}
-				var token int64
-				if err := s.pool.QueryRowContext(t.Context(), "SELECT NEXTVAL(fencing_tokens)").Scan(&token); err != nil {
-					t.Errorf("%s: %v", when, err)
-				}
+		for n, crashed := 1, true; crashed; n++ {
+			if verb == "up" {
+				migrateDownTo(t, s, latest-1)
+			}
+			left := n
+			s.migrations = func(ctx context.Context) (migrationDriver, error) {
+				driver, err := sound(ctx)
+				return crashingDriver{driver, &left, server.Kill}, err
+			}
+			err := migrate[verb](t.Context())
+			s.migrations = sound
+			if crashed = left <= 0; crashed {
+				server.Restart()
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			when := fmt.Sprintf("%s, MariaDB killed after change %d", verb, n)
+			checkCompleted(t, s, when, latest, fresh)
+			var token int64
+			if err := s.pool.QueryRowContext(t.Context(), "SELECT NEXTVAL(fencing_tokens)").Scan(&token); err != nil {
+				t.Errorf("%s: %v", when, err)
 			}
 		}
 	}
 }
 
-// TestDropEmptySequence reads a sequence of a server that answers with an error. Only the error of
-// a sequence without its row may cause a drop.
-func TestDropEmptySequence(t *testing.T) {
+// TestRunAgain_LostRow creates a sequence that exists, on a server that answers its readers with an
+// error. Only the error of a sequence without its row may cause a drop.
+func TestRunAgain_LostRow(t *testing.T) {
 	t.Parallel()
-	for number, dropped := range map[uint16]bool{1032: true, 1142: false} {
-		answer := &mysql.MySQLError{Number: number}
-		pool := sql.OpenDB(refusing{answer})
+	const sequence, table = "CREATE /*M! SEQUENCE tokens */", "CREATE TABLE tokens (a INTEGER)"
+	lost, denied := &mysql.MySQLError{Number: 1032}, &mysql.MySQLError{Number: 1142}
+	for _, test := range []struct {
+		statement string
+		answer    error
+		want      error
+		ran       []string
+	}{
+		{sequence, lost, nil, []string{sequence, "DROP TABLE tokens", sequence}},
+		{sequence, denied, denied, []string{sequence}},
+		{table, lost, nil, []string{table}},
+	} {
+		pool := sql.OpenDB(refusing{test.answer})
 		defer pool.Close()
-		var ran textRecorder
-		found := schema{"fencing_tokens": true}
+		var ran existing
 		d := &stepDriver{migrationDriver: &ran, sql: &SQL{pool: pool}}
-		if err := d.dropEmptySequence(t.Context(), found); (err == nil) != dropped || err != nil && !errors.Is(err, answer) {
-			t.Errorf("error %d: got %v", number, err)
+		if err := d.runAgain(t.Context(), test.statement); !errors.Is(err, test.want) {
+			t.Errorf("%s, then %v: got %v", test.statement, test.answer, err)
 		}
-		if got := ran.text == "DROP TABLE fencing_tokens"; got != dropped || found["fencing_tokens"] == dropped {
-			t.Errorf("error %d: ran %q, and it is found: %v", number, ran.text, found["fencing_tokens"])
+		if !slices.Equal(ran.texts, test.ran) {
+			t.Errorf("%s, then %v: ran %q", test.statement, test.answer, ran.texts)
+		}
+	}
+}
+
+// TestHasRun checks that the server's errors mean that a statement has run only for the statements
+// that have these errors then.
+func TestHasRun(t *testing.T) {
+	t.Parallel()
+	const rename = "ALTER TABLE a RENAME COLUMN b TO c"
+	for statement, numbers := range map[string][]uint16{
+		"CREATE TABLE a (b INTEGER)":   {1050},
+		"DROP TABLE a":                 {1051},
+		"ALTER TABLE a ADD COLUMN b":   {1060, 1091},
+		rename:                         {1054, 1060, 1091},
+		"UPDATE a SET b = 1":           nil,
+		"INSERT INTO a (b) VALUES (1)": nil,
+	} {
+		for _, number := range []uint16{1050, 1051, 1054, 1060, 1091, 1142} {
+			err := database.Error{OrigErr: &mysql.MySQLError{Number: number}}
+			if got := hasRun(statement, err); got != slices.Contains(numbers, number) {
+				t.Errorf("%s, error %d: %v", statement, number, got)
+			}
 		}
 	}
 }
@@ -299,15 +348,17 @@ type refusing struct{ err error }
 func (r refusing) Connect(context.Context) (driver.Conn, error) { return nil, r.err }
 func (refusing) Driver() driver.Driver                          { return nil }
 
-// textRecorder is a driver that only records statements.
-type textRecorder struct {
+// existing is a driver that records statements, and refuses the first, because its table exists.
+type existing struct {
 	migrationDriver
-	text string
+	texts []string
 }
 
-func (r *textRecorder) Run(migration io.Reader) error {
+func (r *existing) Run(migration io.Reader) error {
 	text, err := io.ReadAll(migration)
-	r.text = string(text)
+	if r.texts = append(r.texts, string(text)); len(r.texts) == 1 {
+		return database.Error{OrigErr: &mysql.MySQLError{Number: 1050}}
+	}
 	return err
 }
 

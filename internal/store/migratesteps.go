@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4/database"
-
-	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/golang-migrate/migrate/v4/source"
 )
 
 // migrationDriver is a driver of the library that can also keep other sessions away from
@@ -31,13 +31,14 @@ type rowReader interface {
 }
 
 // stepDriver makes the driver of a database run migrations statement by statement. It refuses
-// migrations down that lose data, and repairs a schema after a killed migration.
+// migrations down that lose data, and on MySQL it completes a killed migration.
 type stepDriver struct {
 	migrationDriver
 	sql     *SQL
-	history history
-	version int // the version that was read or written last
-	reverts int // the migration that Run reverts; 0: none
+	source  source.Driver // the migrations
+	latest  int           // the newest migration
+	version int           // the version that was read or written last
+	reverts int           // the migration that Run reverts; 0: none
 }
 
 // Lock waits for the migration of another process up to migrationLockWait.
@@ -63,11 +64,7 @@ func (d *stepDriver) Version() (version int, dirty bool, err error) {
 func (d *stepDriver) SetVersion(version int, dirty bool) error {
 	d.reverts = 0
 	if dirty && version < d.version {
-		found, err := d.sql.schema(context.Background())
-		if err == nil {
-			err = refuseLosses(context.Background(), d.sql.pool, d.version, found)
-		}
-		if err != nil {
+		if err := refuseLosses(context.Background(), d.sql.pool, d.version); err != nil {
 			return err
 		}
 		d.reverts = d.version
@@ -80,17 +77,18 @@ func (d *stepDriver) SetVersion(version int, dirty bool) error {
 }
 
 func (d *stepDriver) Run(text io.Reader) error {
-	all, err := io.ReadAll(text)
+	content, err := io.ReadAll(text)
 	if err != nil {
 		return err
 	}
+	all := statements(string(content))
 	if number := d.reverts; number > 0 {
-		if err := d.holdUnused(context.Background(), number); err != nil {
+		if err := d.holdUnused(context.Background(), number, all); err != nil {
 			// Nothing was reverted.
 			return errors.Join(err, d.SetVersion(number, false))
 		}
 	}
-	for _, one := range statements(string(all)) {
+	for _, one := range all {
 		if err := d.migrationDriver.Run(strings.NewReader(one)); err != nil {
 			return err
 		}
@@ -98,72 +96,47 @@ func (d *stepDriver) Run(text io.Reader) error {
 	return nil
 }
 
-// holdUnused refuses to revert a migration that would lose data, including data that an instance
-// has written since the first check. It keeps other sessions from writing more.
-func (d *stepDriver) holdUnused(ctx context.Context, number int) error {
+// reverted finds the table that a statement of a migration down drops or changes.
+var reverted = regexp.MustCompile(`^(?:DROP|ALTER) TABLE (\w+)`)
+
+// holdUnused refuses to revert a migration if its statements down would lose data, including data
+// that an instance has written since the first check. It keeps other sessions from writing more.
+func (d *stepDriver) holdUnused(ctx context.Context, number int, down []string) error {
 	if len(losses[number]) == 0 {
 		return nil
 	}
-	found, err := d.sql.schema(ctx)
-	if err != nil {
-		return err
-	}
 	var tables []string
-	for o := range d.history[number].after {
-		if table := o.table(); found[object(table)] && !slices.Contains(tables, table) {
-			tables = append(tables, table)
+	for _, one := range down {
+		if table := reverted.FindStringSubmatch(one); table != nil {
+			tables = append(tables, table[1])
 		}
 	}
-	if len(tables) == 0 {
-		return nil
-	}
 	slices.Sort(tables)
-	held, err := d.hold(ctx, tables)
+	held, err := d.hold(ctx, slices.Compact(tables))
 	if err != nil {
 		return fmt.Errorf("keeping others from writing while a migration is reverted: %w", err)
 	}
-	return refuseLosses(ctx, held, number, found)
+	return refuseLosses(ctx, held, number)
 }
 
-// schema reads the existing tables, columns, sequences and indexes, and whether the ledger has its
-// row. It leaves out MySQL's indexes, which are part of their tables' statements. It also leaves
-// out the columns of fencing_tokens, which is a sequence on MariaDB and a table on MySQL.
-func (s *SQL) schema(ctx context.Context) (schema, error) {
-	queries := map[sqltx.Dialect][]string{
-		sqltx.MySQL: {
-			"SELECT table_name, CONCAT('.', column_name) FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name <> 'fencing_tokens'",
-			"SELECT table_name, '' FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'fencing_tokens'",
-		},
-		sqltx.Postgres: {
-			"SELECT table_name, '.' || column_name FROM information_schema.columns WHERE table_schema = CURRENT_SCHEMA()",
-			"SELECT tablename, '#' || indexname FROM pg_indexes WHERE schemaname = CURRENT_SCHEMA()",
-			"SELECT sequencename, '' FROM pg_sequences WHERE schemaname = CURRENT_SCHEMA()",
-		},
-		sqltx.SQLite: {
-			"SELECT m.name, '.' || p.name FROM sqlite_master AS m, pragma_table_info(m.name) AS p WHERE m.type = 'table'",
-			"SELECT tbl_name, '#' || name FROM sqlite_master WHERE type = 'index'",
-		},
-	}[s.dialect]
-	found := make(schema)
-	for _, query := range queries {
-		parts, err := s.pairs(ctx, query)
-		if err != nil {
-			return nil, s.failed("reading the tables of", err)
+// statements splits the text of a migration. A statement ends with a semicolon at the end of a
+// line. Comments are on separate lines.
+func statements(text string) (all []string) {
+	var one strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "--") || strings.TrimSpace(line) == "" {
+			continue
 		}
-		for _, part := range parts {
-			found[object(part[0])], found[object(part[0]+part[1])] = true, true
+		one.WriteString(line)
+		if strings.HasSuffix(strings.TrimSpace(line), ";") {
+			all = append(all, one.String())
+			one.Reset()
 		}
 	}
-	if found["ledger"] {
-		some, err := anyRow(ctx, s.pool, "ledger", "")
-		if err != nil {
-			return nil, s.failed("reading the tables of", err)
-		}
-		if some {
-			found["ledger()"] = true
-		}
+	if one.Len() > 0 {
+		all = append(all, one.String())
 	}
-	return found, nil
+	return all
 }
 
 // anyRow reports whether a row of the table meets the condition.

@@ -34,14 +34,15 @@ const (
 
 // SQL is the ledger's database. It is safe for concurrent use.
 type SQL struct {
-	db        *gorm.DB
-	pool      *sql.DB
-	dialect   sqltx.Dialect
-	engine    sqlEngine
-	version   string // text of version(); empty for SQLite
-	hasServer bool   // the database has a server, which can stop answering
-	target    string // name of the database in error messages
-	pooled    bool   // a pooler stands between PostgreSQL and this process
+	db         *gorm.DB
+	pool       *sql.DB
+	dialect    sqltx.Dialect
+	engine     sqlEngine
+	version    string // text of version(); empty for SQLite
+	hasServer  bool   // the database has a server, which can stop answering
+	commitsDDL bool   // it commits each change of tables on its own
+	target     string // name of the database in error messages
+	pooled     bool   // a pooler stands between PostgreSQL and this process
 	// unsynced means that the URL lets SQLite commit before the disk has the commit.
 	unsynced bool
 	// migrations opens a migration driver on a separate connection without the sessions' bounds.

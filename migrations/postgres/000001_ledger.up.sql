@@ -56,4 +56,4 @@ CREATE TABLE ledger (
     id uuid PRIMARY KEY
 );
 
-INSERT INTO ledger (id) VALUES (gen_random_uuid());
+INSERT INTO ledger (id) SELECT gen_random_uuid() WHERE NOT EXISTS (SELECT 1 FROM ledger);

@@ -45,4 +45,4 @@ CREATE TABLE ledger (
     id BLOB NOT NULL PRIMARY KEY
 ) WITHOUT ROWID;
 
-INSERT INTO ledger (id) VALUES (randomblob(16));
+INSERT INTO ledger (id) SELECT randomblob(16) WHERE NOT EXISTS (SELECT 1 FROM ledger);
