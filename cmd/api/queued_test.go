@@ -245,7 +245,7 @@ func TestDrainQueued_Twice(t *testing.T) {
 		next = serveHere(t, append([]string{"--strategy", "lua"}, args...)...)
 		setStock(t, next.URL(), "q", 10)
 	})}
-	if err := run(t.Context(), append([]string{"drain"}, args...), nil, io.Discard, meanwhile); !errors.Is(err, stock.ErrRowChanged) {
+	if err := run(t.Context(), append([]string{"drain"}, args...), nil, io.Discard, meanwhile); !errors.Is(err, stock.ErrRowChanged) || !strings.Contains(err.Error(), "and is now \"lua") {
 		t.Errorf("the second: %v", err)
 	}
 	if next == nil {

@@ -117,6 +117,7 @@ var databases = []mutant{
 	{"a migration that is refused keeps its connection", storeMySQL, "return nil, errors.Join(err, conn.Close(), pool.Close())", "return nil, err", "internal/store TestFailedOpen"},
 	{"a migration without a schema keeps its pool", storePostgres, "\t\treturn nil, errors.Join(err, pool.Close())\n\t}\n\t// Use the lock", "\t\treturn nil, err\n\t}\n\t// Use the lock", "internal/store TestFailedOpen"},
 	{"a Redis that refuses the first command keeps its connection", "internal/store/redis.go", "\t\t\tclient.Close()\n\t\t\treturn nil", "\t\t\treturn nil", "internal/store TestOpenRedis_Refused"},
+	{"a master that leaves a cluster is no change", "internal/store/watchredis.go", "differs := !maps.Equal(w.known, current)", "_, differs := maps.Clone(w.known), false\n\tfor address, id := range current {\n\t\tdiffers = differs || w.known[address] != id\n\t}", "internal/store TestWatchRedis_MasterLeaves"},
 	{"no advice about a pooler", storePostgres, "poolerProblem(err))", "err)", "internal/store TestPgBouncer"},
 	{"arrays in a mode without arrays", storePostgres, "mode == pgx.QueryExecModeExec ||", "", "internal/store TestOpenSQL_NoArrays"},
 	{"waiting for a locked row", sqltxDB, "return \" FOR UPDATE SKIP LOCKED\"", "return \" FOR UPDATE\"", "internal/ledger TestLockedRows/MariaDB"},

@@ -108,7 +108,8 @@ func (g *generations) start(ctx context.Context) error {
 			}
 		}
 		if g.onlyFrom != nil && owner.Layout != g.layout && owner.Generation != g.onlyFrom.Generation {
-			return fmt.Errorf("%w: the owner was %q, and is now %q", stock.ErrRowChanged, g.onlyFrom.Layout, owner.Layout)
+			return fmt.Errorf("%w: the owner was %q under generation %d, and is now %q under generation %d", stock.ErrRowChanged,
+				g.onlyFrom.Layout, g.onlyFrom.Generation, owner.Layout, owner.Generation)
 		}
 		if owner.Queues && !g.queues {
 			return fmt.Errorf("%w: they belong to %q; run api drain with the --redis and --db of its instances first", ErrQueuedOrders, owner.Layout)

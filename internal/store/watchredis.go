@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -13,9 +14,9 @@ import (
 )
 
 // WatchRedis calls changed whenever a master of the client may have lost writes unnoticed: after a
-// restart, after a failover, and after a change of its role or replication ID. It polls the masters
-// at the interval every, and also after each new connection of the client, until ctx ends. Calls of
-// changed do not overlap.
+// restart, after a failover, and after a change of its role or replication ID, or when it leaves a
+// cluster's masters. It polls the masters at the interval every, and also after each new connection
+// of the client, until ctx ends. Calls of changed do not overlap.
 //
 // A master that could not be reached is compared with its last known state when it answers again. A
 // master that has never answered counts as changed at its first answer. A server without a run ID
@@ -54,7 +55,7 @@ type watch struct {
 type identity struct{ runID, role, replicationID string }
 
 // poll reads the identities of the masters, stores them as known, and reports whether any of them
-// has changed.
+// has changed, or has joined or left.
 func (w *watch) poll(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
@@ -79,10 +80,9 @@ func (w *watch) poll(ctx context.Context) bool {
 			current[address] = id
 		}
 	}
-	differs := false
-	for address, id := range current {
-		differs = differs || w.known[address] != id
-	}
+	// A master that has left counts too. A cluster makes it a replica, which keeps its scripts. It
+	// could be promoted later without some writes, and must not be able to run the generation then.
+	differs := !maps.Equal(w.known, current)
 	w.known = current
 	return differs
 }

@@ -209,6 +209,53 @@ func TestWatchRedis_Cluster(t *testing.T) {
 	testenv.Await(t, "the restart or failover is noticed", func() bool { return w.calls.Load() > before })
 }
 
+// TestWatchRedis_MasterLeaves checks that a master that has given its slots away counts as a change.
+// It becomes a replica and keeps its scripts. So if it is promoted later, it can run the generation
+// that was current when it left, even if it has lost writes.
+func TestWatchRedis_MasterLeaves(t *testing.T) {
+	t.Parallel()
+	cluster, ctx := testenv.OwnRedisCluster(t, 1), t.Context() // a master's first replica changes its replication ID
+	for _, node := range cluster.Nodes {
+		if err := openedRedis(t, "redis://"+node.Addr()).ConfigSet(ctx, "cluster-node-timeout", "60000").Err(); err != nil { // no failover
+			t.Fatal(err)
+		}
+	}
+	waitAgreed(t, cluster.Nodes)
+	w := watch{client: openedRedis(t, cluster.URL()), timeout: time.Minute}
+	w.poll(ctx)
+	giver, taker := openedRedis(t, "redis://"+cluster.Nodes[2].Addr()), openedRedis(t, "redis://"+cluster.Nodes[0].Addr())
+	for _, s := range giver.ClusterSlots(ctx).Val() {
+		if s.Nodes[0].Addr != cluster.Nodes[2].Addr() {
+			continue
+		}
+		for _, command := range [][]any{
+			{"cluster", "delslotsrange", s.Start, s.End}, {"cluster", "addslotsrange", s.Start, s.End}, {"cluster", "bumpepoch"},
+		} {
+			if err := taker.Do(ctx, command...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	testenv.Await(t, "every node knows two masters, and the third is a replica", func() bool {
+		for _, node := range cluster.Nodes {
+			owners := make(map[string]bool)
+			for _, s := range openedRedis(t, "redis://"+node.Addr()).ClusterSlots(ctx).Val() {
+				owners[s.Nodes[0].Addr] = true
+			}
+			if len(owners) != 2 {
+				return false
+			}
+		}
+		return field(giver.Info(ctx, "replication").Val(), "role") == "slave"
+	})
+	if !w.poll(ctx) {
+		t.Error("the loss of a master is no change")
+	}
+	if w.poll(ctx) {
+		t.Error("the loss of a master is a change twice")
+	}
+}
+
 // waitAgreed waits until each of the nodes knows the same three masters that serve.
 func waitAgreed(t testing.TB, nodes []*testenv.RedisServer) {
 	t.Helper()
