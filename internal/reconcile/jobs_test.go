@@ -210,7 +210,7 @@ func TestJobHandover(t *testing.T) {
 				if steps[0].Token != 2 {
 					t.Errorf("the second holder has token %d", steps[0].Token)
 				}
-				if one, other := value(t, first.metrics.held), value(t, second.metrics.held); one != 0 || other != 1 {
+				if one, other := value(t, first.metrics.held.WithLabelValues("job")), value(t, second.metrics.held.WithLabelValues("job")); one != 0 || other != 1 {
 					t.Errorf("the metric of the first instance is %v, that of the second %v", one, other)
 				}
 				first.taken()
