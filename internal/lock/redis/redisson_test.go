@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -71,6 +73,27 @@ func (r *redisson) lock(ctx context.Context, name string) (granted bool, remaini
 		return true, 0, nil
 	}
 	return false, time.Duration(answer) * time.Millisecond, err
+}
+
+// lockWaiting repeats the request until it is granted the lock, as RedissonLock.lock does. After a
+// refusal it waits for a message or for the end of the remaining time. It returns the number of
+// refusals.
+func (r *redisson) lockWaiting(ctx context.Context, name string, messages <-chan *goredis.Message) (refusals int64, err error) {
+	for {
+		granted, remaining, err := r.lock(ctx, name)
+		if granted || err != nil {
+			return refusals, err
+		}
+		refusals++
+		expiry := time.NewTimer(remaining)
+		select {
+		case <-messages:
+		case <-expiry.C:
+		case <-ctx.Done():
+			return refusals, ctx.Err()
+		}
+		expiry.Stop()
+	}
 }
 
 // unlock returns 1 if it freed the lock, 0 if the lock was entered more than once and is still
@@ -296,4 +319,96 @@ func TestRedissonLockWithoutExpiry(t *testing.T) {
 		t.Fatalf("there was no lock to delete: %v", err)
 	}
 	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease) // before the end of a lease
+}
+
+// contention is a critical section that Redisson and our Lockers contend for.
+type contention struct {
+	t      *testing.T
+	name   string // name of the lock
+	rounds int    // grants to each contender
+
+	inside   atomic.Int64
+	refusals atomic.Int64 // refusals of Redisson
+	tokens   sync.Map     // tokens of our leases
+}
+
+// enter is the critical section.
+func (c *contention) enter(grants *atomic.Int64) {
+	if n := c.inside.Add(1); n != 1 {
+		c.t.Errorf("%d hold the lock at once", n)
+	}
+	testenv.Dither() // stands for the section's work, during which no other may enter
+	grants.Add(1)
+	c.inside.Add(-1)
+}
+
+func (c *contention) redisson(ctx context.Context, r *redisson, grants *atomic.Int64) error {
+	sub := r.client.Subscribe(ctx, "redisson_lock__channel:{"+c.name+"}")
+	defer sub.Close()
+	if _, err := sub.Receive(ctx); err != nil { // confirms the subscription
+		return err
+	}
+	messages := sub.Channel()
+	for range c.rounds {
+		refused, err := r.lockWaiting(ctx, c.name, messages)
+		c.refusals.Add(refused)
+		if err != nil {
+			return err
+		}
+		c.enter(grants)
+		if answer, err := r.unlock(ctx, c.name); err != nil || answer != "1" {
+			return fmt.Errorf("Redisson's unlock returned %s, %v, want 1", answer, err)
+		}
+	}
+	return nil
+}
+
+func (c *contention) ours(ctx context.Context, l *Locker, grants *atomic.Int64) error {
+	for range c.rounds {
+		lease, err := l.Lock(ctx, c.name)
+		if err != nil {
+			return err
+		}
+		if _, used := c.tokens.LoadOrStore(lease.Token(), true); used {
+			c.t.Errorf("token %d was granted twice", lease.Token())
+		}
+		c.enter(grants)
+		if err := lease.Unlock(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestRedissonAndOursContend lets eight instances of Redisson and eight of ours enter one critical
+// section.
+func TestRedissonAndOursContend(t *testing.T) {
+	t.Parallel()
+	const contenders, rounds = 8, 5
+	client := storetest.Redis(t, testenv.Redis(t))
+	c := &contention{t: t, name: "both-contend-" + uuid.NewString(), rounds: rounds}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	var foreignGrants, ourGrants atomic.Int64
+	var done sync.WaitGroup
+	for range contenders {
+		foreign, ours := newRedisson(client, locktest.LongLease), newImpatient(t, client, Options{})
+		done.Go(func() {
+			if err := c.redisson(ctx, foreign, &foreignGrants); err != nil {
+				t.Error(err)
+			}
+		})
+		done.Go(func() {
+			if err := c.ours(ctx, ours, &ourGrants); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	done.Wait()
+	if foreignGrants.Load() != contenders*rounds || ourGrants.Load() != contenders*rounds {
+		t.Errorf("%d grants to Redisson and %d to ours, want %d each", foreignGrants.Load(), ourGrants.Load(), contenders*rounds)
+	}
+	if c.refusals.Load() == 0 {
+		t.Error("no request was refused: there was no contention")
+	}
 }
