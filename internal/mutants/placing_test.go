@@ -128,6 +128,8 @@ var placing = []mutant{
 	{"a locked row stops the others", slowGroups, "if g.ended || ls.groups == maxSlowGroups {", "if true {", "internal/protocol TestLockedRow/MariaDB"},
 	{"a locked row keeps its group", slowGroups, "locked, _ := l.lockedRows", "return rs, nil\n\tlocked, _ := l.lockedRows", "internal/ledger TestLockedRowInAGroup/MariaDB"},
 	{"an instance loads a generation that it did not raise", ownership, "\t\tif loaded || err != nil || time", "\t\tif !loaded && err == nil && g.counter.Load(ctx, generation) == nil {\n\t\t\treturn true, nil\n\t\t}\n\t\tif loaded || err != nil || time", "internal/protocol TestStaleRedis/lua"},
+	{"the comparison stays at the first page", drift, "r.ledger.Rows(ctx, c.after, pageSize)", "r.ledger.Rows(ctx, \"\", pageSize)", "internal/reconcile TestCompareInPages"},
+	{"an instance is ready on a ledger that it cannot write", ownership, "time to ask the ledger\n\towner, err := g.ledger.Beat(ctx)", "time to ask the ledger\n\towner, err := g.ledger.Owner(ctx)", "internal/reconcile TestRun"},
 	{"a far Redis is waited for as briefly as a near one", ownership, "loadGrace = 2 * time.Second", "loadGrace = 500 * time.Millisecond", "internal/reconcile TestSlowLoad/far"},
 	{"a start waits for no load", ownership, "loaded, err := g.becomesLoaded(ctx) // another", "loaded, err := g.loaded(ctx) // another", "internal/reconcile TestSlowLoad/far"},
 	{"a lost generation is waited for without an end", ownership, "time.Since(since) > loadGrace", "since.IsZero()", "internal/reconcile TestLostAgain"},
