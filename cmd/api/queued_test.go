@@ -388,35 +388,6 @@ func TestDrainQueued_LostJournal(t *testing.T) {
 	}
 }
 
-// TestQueuedOrderIsSeenEverywhere runs two instances. Both must show an order that one of them has
-// queued, at once and after its commit.
-func TestQueuedOrderIsSeenEverywhere(t *testing.T) {
-	t.Parallel()
-	args := append([]string{"--strategy", "async"}, migrated(t, mariaDBAndRedis.flags(t))...)
-	first, second := serveHere(t, args...), serveHere(t, args...)
-	setStock(t, first.URL(), "q", 10)
-	release := storetest.LockRow(t, args[slices.Index(args, "--db")+1], "q")
-	answer := mustCall(t, 202, "POST", first.URL()+"/orders", orderBody("u", "q", 1))
-	id := decoded[placed](t, answer).ID
-	for _, i := range []*service{first, second} {
-		if found := decoded[placed](t, mustCall(t, 200, "GET", i.URL()+"/orders/"+id, "")); found.Status != "queued" || found.ID != id {
-			t.Errorf("found %+v", found)
-		}
-		mustCall(t, 409, "POST", i.URL()+"/orders/"+id+"/pay", `{"payment_id":"p-1"}`)
-		mustCall(t, 404, "GET", i.URL()+"/orders/00000000-0000-0000-0000-000000000000", "")
-		if page := string(mustCall(t, 200, "GET", i.URL()+"/orders?buyer_id=u", "")); page != `{"orders":[],"next":null}` {
-			t.Errorf("the list has a queued order: %s", page)
-		}
-	}
-	release()
-	for _, i := range []*service{first, second} {
-		waitStatus(t, i.URL(), id, "pending")
-		if page := string(mustCall(t, 200, "GET", i.URL()+"/orders?buyer_id=u", "")); !strings.Contains(page, id) {
-			t.Errorf("the list lacks a committed order: %s", page)
-		}
-	}
-}
-
 // TestQueueWarning checks that the service warns at startup if Redis may lose queued orders, and
 // does not warn otherwise.
 func TestQueueWarning(t *testing.T) {

@@ -118,13 +118,3 @@ func (l lines) await(t *testing.T, texts ...string) {
 		}
 	}
 }
-
-// TestConsoleRush_NotEmbedded checks that a service without embedded stores runs no rushes.
-func TestConsoleRush_NotEmbedded(t *testing.T) {
-	t.Parallel()
-	api := serveHere(t, migrated(t, []string{"--db", testenv.SQLite(t)})...)
-	if answer := string(mustCall(t, 200, http.MethodGet, api.URL()+"/console/rush", "")); !strings.Contains(answer, `"available":false,"reason":"Only`) {
-		t.Error(answer)
-	}
-	mustCall(t, http.StatusConflict, http.MethodPost, api.URL()+"/console/rush", `{}`)
-}

@@ -226,27 +226,6 @@ func TestRedisUnavailable(t *testing.T) {
 	}
 }
 
-// TestSuperseded checks that an instance answers "superseded" and cuts nothing
-// after an instance of another strategy has taken over the stock.
-func TestSuperseded(t *testing.T) {
-	t.Parallel()
-	flags := migrated(t, mariaDBAndRedis.flags(t))
-	old := serveHere(t, append([]string{"--strategy", "lua"}, flags...)...)
-	setStock(t, old.URL(), "a", 2)
-	next := serveHere(t, append([]string{"--strategy", "merged"}, flags...)...)
-	mustCall(t, http.StatusCreated, http.MethodPost, next.URL()+"/orders", orderBody("u", "a", 1))
-	for _, ask := range []struct{ method, path, body string }{
-		{http.MethodPost, "/orders", orderBody("u", "a", 1)},
-		{http.MethodPut, "/stock/a", `{"kind":"product","total":3}`},
-		{http.MethodGet, "/readyz", ""},
-	} {
-		status, answer, err := call(t.Context(), ask.method, old.URL()+ask.path, ask.body)
-		if err != nil || status != http.StatusServiceUnavailable || !strings.Contains(string(answer), `"/problems/superseded"`) {
-			t.Errorf("%s %s: %d %s %v", ask.method, ask.path, status, answer, err)
-		}
-	}
-}
-
 // awaitGoOn reads "100 Continue". When the service sends it, it has read the headers and begins to
 // read the body.
 func awaitGoOn(t *testing.T, conn net.Conn) {

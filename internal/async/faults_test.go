@@ -285,8 +285,8 @@ func TestFailingCalls(t *testing.T) {
 				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 				defer stop()
 				s.consumer().Run(ctx)
-				if s.ended != 1 {
-					t.Errorf("the order has ended %d times", s.ended)
+				if s.ended != 1 || len(s.calls[call]) == 0 {
+					t.Errorf("the order has ended %d times, after %d such calls", s.ended, len(s.calls[call]))
 				}
 				if logged, want := strings.Count(s.log.String(), says), min(3, len(s.calls[call])); logged != want || strings.Count(s.log.String(), "\n") != want {
 					t.Errorf("%d lines say %q, want %d, and no others: %s", logged, says, want, &s.log)

@@ -349,19 +349,6 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestStreamOversold checks that the stream shows oversold units.
-func TestStreamOversold(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"none", "db-none"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := openShop(t, withStrategy(name))
-			sku := s.oversell()
-			s.open("?sku="+string(sku), nil).until("stock", func(d map[string]any) bool { return row(d, sku)["oversold"].(float64) > 0 })
-		})
-	}
-}
-
 // TestShutdown checks that streams end when the service stops, including one whose reader does not
 // read.
 func TestShutdown(t *testing.T) {

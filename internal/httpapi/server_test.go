@@ -63,38 +63,6 @@ func TestServerLimits(t *testing.T) {
 	}
 }
 
-// TestSlowHeaders checks that the server closes a connection on which the headers arrive too
-// slowly: one byte every 20 ms.
-func TestSlowHeaders(t *testing.T) {
-	const limit = 300 * time.Millisecond
-	address := serve(t, func(s *http.Server) { s.ReadHeaderTimeout = limit })
-	start := time.Now()
-	conn := dial(t, address)
-	if _, err := io.WriteString(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nX-Slow: "); err != nil {
-		t.Fatal(err)
-	}
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-				if _, err := conn.Write([]byte("a")); err != nil {
-					return
-				}
-			}
-		}
-	}()
-	_, _ = io.Copy(io.Discard, conn) // returns when the server closes the connection
-	if took := time.Since(start); took < limit {
-		t.Errorf("cut off after %v, want %v", took, limit)
-	}
-}
-
 // partOfAnOrder returns a request with the Content-Length of the whole body but
 // only the given number of its bytes.
 func partOfAnOrder(sent int) string {
@@ -169,22 +137,6 @@ func TestDraining(t *testing.T) {
 	}
 	if rec := do(newAPI(t, new(fakeOrders)), call{method: "GET", path: "/stock/1"}); rec.Header().Get("Connection") != "" {
 		t.Errorf("not draining: %v", rec.Header())
-	}
-}
-
-// TestClientThatDoesNotRead checks that the server closes the connection of a
-// client that sends requests and never reads an answer.
-func TestClientThatDoesNotRead(t *testing.T) {
-	conn := dial(t, serve(t, func(s *http.Server) { s.WriteTimeout = 300 * time.Millisecond }))
-	request := []byte("GET /openapi.yaml HTTP/1.1\r\nHost: x\r\n\r\n")
-	for {
-		if _, err := conn.Write(request); err != nil {
-			var timeout net.Error
-			if errors.As(err, &timeout) && timeout.Timeout() {
-				t.Error("the server keeps the connection open")
-			}
-			return
-		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -215,59 +214,6 @@ func TestExpire_OthersWin(t *testing.T) {
 	})
 }
 
-// TestExpire_AtOnce checks that orders expire once if two instances expire them at the same time,
-// because both wrongly assume that they hold the job.
-func TestExpire_AtOnce(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
-		const orders = 60
-		l, a, b := d.open(t, cutter.Merged()), fresh("a"), fresh("b")
-		lay(t, l, a, orders)
-		lay(t, l, b, orders)
-		var due []order.Order
-		for n := range orders {
-			switch n % 3 {
-			case 0:
-				due = append(due, place(t, l, a))
-			case 1:
-				due = append(due, place(t, l, b))
-			case 2:
-				due = append(due, place(t, l, a, b))
-			}
-		}
-		d.makeDue(t, due...)
-		var (
-			mu      sync.Mutex
-			expired int
-			all     sync.WaitGroup
-		)
-		for n := range 4 {
-			j := claim(t, l, "expiry "+string(rune('a'+n)), "holder")
-			all.Go(func() {
-				for {
-					e, err := l.Expire(t.Context(), j, new(ExpiryRound), 7)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					mu.Lock()
-					expired += e.Expired
-					mu.Unlock()
-					if n, _, err := l.Due(t.Context(), 1); err != nil || n == 0 {
-						return
-					}
-				}
-			})
-		}
-		all.Wait()
-		if expired != orders {
-			t.Errorf("%d orders expired, want %d", expired, orders)
-		}
-		d.atRest(t, a, 0)
-		d.atRest(t, b, 0)
-	})
-}
-
 // isLocked reports whether another transaction has locked the row that the query finds.
 func (d *database) isLocked(t *testing.T, query string, args ...any) bool {
 	t.Helper()
@@ -340,30 +286,6 @@ func TestExpire_WaitsForOneRow(t *testing.T) {
 		}
 		d.atRest(t, locked, 0)
 		d.atRest(t, free, 0)
-	})
-}
-
-// TestExpire_LostWhileWaiting checks that a batch changes nothing if another instance
-// claims the job while the batch waits for a stock row.
-func TestExpire_LostWhileWaiting(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {
-		l, sku := d.open(t, cutter.Merged()), fresh("sku")
-		lay(t, l, sku, 10)
-		d.makeDue(t, place(t, l, sku))
-		lost := claim(t, l, "expiry", "a")
-		unlock := storetest.LockRow(t, d.url, sku)
-		defer unlock()
-		done := d.waitingBatch(t, lost)
-		outlive(t, d, "expiry")
-		held := claim(t, l, "expiry", "b")
-		unlock()
-		if err := testenv.Receive(t, "the batch", done); !errors.Is(err, ErrJobLost) {
-			t.Errorf("expiring without the job: %v", err)
-		}
-		d.atRest(t, sku, 1)
-		mustExpire(t, l, held, 10, 1)
-		d.atRest(t, sku, 0)
 	})
 }
 

@@ -167,11 +167,3 @@ func TestRetries(t *testing.T) {
 		}
 	})
 }
-
-// TestKnownErrors checks that the ledger's own errors are not mistaken for the
-// database's.
-func TestKnownErrors(t *testing.T) {
-	if sqltx.IsRetryable(cutter.ErrConflict) || sqltx.IsDuplicate(stock.ErrRowChanged) {
-		t.Error("an error of the ledger is taken for the database's")
-	}
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 
@@ -39,33 +38,6 @@ func mustUnlock(t *testing.T, lease Lease) {
 	t.Helper()
 	if err := lease.Unlock(t.Context()); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestLocalOrder(t *testing.T) {
-	t.Parallel()
-	var (
-		l     = NewLocal()
-		first = mustLock(t, l, "a")
-		order []int // guarded by the lock
-		all   sync.WaitGroup
-	)
-	for i := range 20 {
-		all.Go(func() {
-			lease, err := l.Lock(t.Context(), "a")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			order = append(order, i)
-			mustUnlock(t, lease)
-		})
-		waitForWaiters(t, l.locker, "a", i+1)
-	}
-	mustUnlock(t, first)
-	all.Wait()
-	if len(order) != 20 || !slices.IsSorted(order) {
-		t.Errorf("waiters were granted the lock in the order %v", order)
 	}
 }
 
@@ -112,23 +84,6 @@ func TestLocalCancelDuringUnlock(t *testing.T) {
 		mustUnlock(t, lease)
 		all.Wait()
 		mustUnlock(t, mustLock(t, l, "a"))
-	}
-}
-
-// TestLocalTokensRise also checks that a name's tokens rise across the moments at
-// which the queue has no state for it.
-func TestLocalTokensRise(t *testing.T) {
-	t.Parallel()
-	l := NewLocal()
-	var last uint64
-	for range 100 {
-		lease := mustLock(t, l, "a")
-		mustUnlock(t, lease)
-		mustUnlock(t, mustLock(t, l, "b"))
-		if lease.Token() <= last {
-			t.Fatalf("token %d was followed by token %d", last, lease.Token())
-		}
-		last = lease.Token()
 	}
 }
 

@@ -51,6 +51,8 @@ var expiry = []mutant{
 	{"a job that failed shows no backlog", jobRunner, "j.work(ctx, held, do)", "j.work(ctx, held, do)\n\t\t\t\tidle()", "internal/reconcile TestJobStepsFail"},
 	{"an instance shows the backlog of a job that another one has", jobRunner, "case errors.Is(err, ledger.ErrJobHeld):\n\t\t\t\tidle()", "case errors.Is(err, ledger.ErrJobHeld):", "internal/reconcile TestJobStepsFail"},
 	{"a job that ends is not released", jobRunner, "\t\tj.release(ctx, held)\n", "", "internal/reconcile TestJobHandover"},
+	{"the metric shows a job that has ended", jobRunner, "j.metrics.held.WithLabelValues(held.Name).Set(0)", "_ = held", "internal/reconcile TestJobHandover"},
+	{"the metric does not show a job that is held", jobRunner, "j.metrics.held.WithLabelValues(held.Name).Set(1)", "_ = held", "internal/reconcile TestJobHandover"},
 	{"a holder that cannot renew goes on", jobRunner, "time.Since(last) < ledger.JobLease;", "time.Since(last) < time.Hour;", "internal/reconcile TestJobHandover"},
 	{"a job is not renewed", jobRunner, "err := j.ledger.RenewJob(renewing, held)", "err, _ := error(nil), renewing", "internal/reconcile TestJobHandover"},
 	{"a superseded instance keeps its jobs", jobRunner, "for working.Err() == nil && !j.barred.Load() {", "for working.Err() == nil {", "internal/reconcile TestJobHandover"},

@@ -183,21 +183,6 @@ func TestPay(t *testing.T) {
 	}
 }
 
-// TestPayment_OfAnotherOrder checks that a payment pays one order only.
-func TestPayment_OfAnotherOrder(t *testing.T) {
-	s := newShop(true)
-	first, second := s.mustPlace(t, ask()), s.mustPlace(t, ask())
-	if _, err := s.Pay(t.Context(), first.ID, "payment-1"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Pay(t.Context(), second.ID, "payment-1"); !errors.Is(err, ErrPaymentReused) {
-		t.Errorf("answered %v", err)
-	}
-	if got := s.ledger.orders[second.ID].Status; got != Pending {
-		t.Errorf("the second order is %s", got)
-	}
-}
-
 // racingLedger has another report of the same payment come between decide and the commit of the
 // first call of Change.
 type racingLedger struct {
@@ -235,19 +220,6 @@ func TestPay_TwoReportsAtOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestRevive_AnswerLost checks that a revival with a lost answer to its COMMIT
-// is settled, and pays the order once.
-func TestRevive_AnswerLost(t *testing.T) {
-	s := newShop(true)
-	o := s.expired(t)
-	s.ledger.answer = func(Outcome) Outcome { return Unknown(errors.New("the answer was lost")) }
-	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); err != nil {
-		t.Errorf("paying: %v", err)
-	}
-	s.checkEvents(t, "after the lost answer", o.ID)
-	s.atRest(t, 1)
 }
 
 // expired places an order, and lets it expire.
@@ -309,40 +281,6 @@ func TestRevive_FirstTakeInFlight(t *testing.T) {
 	s.atRest(t, 1)
 	if revived := s.ledger.orders[o.ID]; revived.TakeID == o.TakeID || !revived.Holds(o.TakeID) || !revived.Holds(revived.TakeID) {
 		t.Errorf("the revived order names take %s, which does not follow %s", revived.TakeID, o.TakeID)
-	}
-}
-
-// TestRevive_StaleGate checks that a gate under another epoch is reconciled, and that the order is
-// revived then.
-func TestRevive_StaleGate(t *testing.T) {
-	s := newShop(true)
-	o := s.expired(t)
-	s.ledger.epoch++
-	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); err != nil {
-		t.Errorf("paying: %v", err)
-	}
-	s.atRest(t, 1)
-}
-
-// TestLifecycle_StoresAway checks that a change is answered with the stores' state,
-// and that nothing is recorded.
-func TestLifecycle_StoresAway(t *testing.T) {
-	s := newShop(true)
-	o := s.expired(t)
-	s.reconciler.unusable = stock.ErrSuperseded
-	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrSuperseded) {
-		t.Errorf("paying on a superseded instance: %v", err)
-	}
-	s.reconciler.unusable = nil
-	s.gate.refuse = func() error { return stock.ErrBusy }
-	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrBusy) {
-		t.Errorf("paying while the gate is busy: %v", err)
-	}
-	if len(s.ledger.payments) > 0 {
-		t.Errorf("payments %v are recorded", s.ledger.payments)
-	}
-	if _, err := s.Cancel(t.Context(), uuid.New(), ""); !errors.Is(err, ErrUnknownOrder) {
-		t.Errorf("cancelling an unknown order: %v", err)
 	}
 }
 

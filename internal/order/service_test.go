@@ -526,20 +526,3 @@ func TestWaits(t *testing.T) {
 		})
 	})
 }
-
-// TestOrder checks the answers to reading an order.
-func TestOrder(t *testing.T) {
-	t.Parallel()
-	s := newShop(true)
-	placed := s.mustPlace(t, ask())
-	if o, err := s.Order(t.Context(), placed.ID); err != nil || !sameOrder(o, placed) {
-		t.Errorf("read %+v, %v; want %+v", o, err, placed)
-	}
-	if o, err := s.Order(t.Context(), uuid.New()); !errors.Is(err, ErrUnknownOrder) || o.ID != uuid.Nil {
-		t.Errorf("read %+v, %v", o, err)
-	}
-	s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errAway }
-	if _, err := s.Order(t.Context(), placed.ID); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) {
-		t.Errorf("read with %v", err)
-	}
-}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -222,96 +219,6 @@ func wantKinds(d damage, i *instance) []reconcile.Kind {
 		return slices.DeleteFunc(slices.Clone(d.want), func(k reconcile.Kind) bool { return k == reconcile.GateDiffers })
 	}
 	return d.want
-}
-
-// buyUntil lets clients buy one unit after another at the instances until stop is
-// called. stop returns the number of units bought.
-func buyUntil(t *testing.T, instances []*instance, sku stock.SKU) (stop func() int64) {
-	var (
-		all    sync.WaitGroup
-		bought atomic.Int64
-		over   = make(chan struct{})
-	)
-	for n := range 8 {
-		i := instances[n%len(instances)]
-		all.Go(func() {
-			for {
-				select {
-				case <-over:
-					return
-				default:
-				}
-				r := order.Request{Buyer: fmt.Sprintf("buyer-%d", n), Lines: []stock.Line{{SKU: sku, Quantity: 1}}}
-				switch _, _, err := i.Place(t.Context(), r); {
-				case err == nil:
-					bought.Add(1)
-				case !errors.Is(err, stock.ErrBusy):
-					t.Errorf("a client was answered %v", err)
-					return
-				}
-			}
-		})
-	}
-	return sync.OnceValue(func() int64 {
-		close(over)
-		all.Wait()
-		return bought.Load()
-	})
-}
-
-// TestRepairDuringARush lets an audit find damage while two instances sell the SKU without a guard.
-// The repair must not cause a unit to be sold twice. Unless the run is thorough, each strategy
-// sells on one database.
-func TestRepairDuringARush(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
-		for _, name := range []string{"lua", "merged"} {
-			if (name == "lua") != (s.sql.Dialect() == sqltx.SQLite) && !testenv.Thorough() {
-				continue
-			}
-			t.Run(name, func(t *testing.T) {
-				a, b := s.open(t, settings{strategy: name, noGuard: true}), s.open(t, settings{strategy: name, noGuard: true})
-				defer a.Close()
-				defer b.Close()
-				auditor := s.open(t, settings{strategy: name, auditor: true})
-				sku := newSKU("rush")
-				addLimited(t, a, sku, 1_000_000)
-				stop := buyUntil(t, []*instance{a, b}, sku)
-				defer stop()
-				if found, _ := auditNow(t, auditor, false); len(found) > 0 {
-					t.Errorf("before the damage: %+v", found)
-				}
-				for _, d := range []damage{
-					{name: "gate high", make: addAtGate(400), gate: true, want: []reconcile.Kind{reconcile.GateDiffers}},
-					{name: "ledger low", make: addToLedger(-400), want: []reconcile.Kind{reconcile.LedgerDiffers, reconcile.GateDiffers}},
-					{name: "ledger high", make: addToLedger(400), want: []reconcile.Kind{reconcile.LedgerDiffers, reconcile.GateDiffers}},
-					{name: "claim", make: claim("stranger", 3), want: []reconcile.Kind{reconcile.ClaimsDiffer}},
-				} {
-					if d.gate && a.gate == nil {
-						continue
-					}
-					d.make(t, s, a, sku)
-					found, summary := auditNow(t, auditor, true)
-					if summary.Different != 1 || summary.Repaired != 1 || !slices.Equal(kinds(found[0]), wantKinds(d, a)) {
-						t.Fatalf("%s: %+v: %+v", d.name, summary, found)
-					}
-				}
-				sold := stop()
-				s.waitSettled(t, a.counter, sku)
-				s.checkBalance(t, a.counter, sku, sold)
-				if found, _ := auditNow(t, auditor, false); len(found) > 0 {
-					t.Errorf("after the rush: %+v", found)
-				}
-				const left = 50
-				addStock(t, a, sku, sold+left)
-				if accepted := sellOut(t, []*instance{a, b}, sku, left); len(accepted) != left {
-					t.Errorf("sold %d of the last %d units", len(accepted), left)
-				}
-				s.waitSettled(t, a.counter, sku)
-				s.checkBalance(t, a.counter, sku, sold+left)
-			})
-		}
-	})
 }
 
 // TestTakeOutlivesRepair checks that a take from before a repair cannot commit after it, because

@@ -9,10 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
-	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -57,28 +55,6 @@ func TestLayouts(t *testing.T) {
 	})
 }
 
-// TestAdoptionWhileCutting lets a cutter read a stock row before another strategy adopts the row
-// and sells its unit. The cutter must not cut the row.
-func TestAdoptionWhileCutting(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
-		paused, planned := s.openOptimistic(t)
-		sku := newSKU("adopted")
-		addStock(t, paused, sku, 1)
-		reached, proceed := planned.arm()
-		defer proceed()
-		answer := place(t.Context(), paused, oneUnit(sku))
-		testenv.Receive(t, "the read of the stock row", reached)
-		next := s.open(t, settings{strategy: "conditional"})
-		mustPlace(t, next, oneUnit(sku))
-		proceed()
-		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSuperseded) {
-			t.Errorf("answered %+v", r)
-		}
-		s.checkBalance(t, nil, sku, 1)
-	})
-}
-
 // TestAdoption checks that an adoption raises the epoch into its generation, and raises the
 // version. Takes and versions from before the adoption must no longer be valid.
 func TestAdoption(t *testing.T) {
@@ -104,69 +80,14 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// TestRollover lets one strategy take over from another. While both serve orders without a guard,
-// they must sell exactly the existing units. Unless the run is thorough, each pair sells on one of
-// the databases.
+// TestRollover lets two instances of one strategy after another take over two SKUs during a sale
+// without a guard. Some strategies lend units to parts, which the next one must take back. Most
+// orders are cancelled, or paid and refunded, at an instance that has just taken over. No unit may be
+// lost or created. Unless the run is thorough, they sell on one server.
 func TestRollover(t *testing.T) {
 	t.Parallel()
-	eachDatabase(t, databases, func(t *testing.T, s *shop) {
-		for n, pair := range [][2]string{
-			{"lock", "lua"}, {"lua", "lock"}, {"lua", "merged"}, {"optimistic", "lua"}, {"segment", "lua"},
-			{"for-update", "optimistic"}, {"conditional", "segment-lock"},
-		} {
-			if !s.takesTurn(n) {
-				continue
-			}
-			t.Run(pair[0]+" to "+pair[1], func(t *testing.T) {
-				const units = 300
-				old := s.open(t, settings{strategy: pair[0], noGuard: true})
-				defer old.Close()
-				sku := newSKU("rollover")
-				addStock(t, old, sku, units)
-				var sellers sync.WaitGroup
-				defer sellers.Wait()
-				started := make(chan struct{})
-				var startOnce sync.Once
-				sell := func(i *instance) {
-					for n := 0; ; n++ {
-						_, _, err := i.Place(t.Context(), oneUnit(sku))
-						switch {
-						case errors.Is(err, stock.ErrSoldOut), errors.Is(err, stock.ErrSuperseded):
-							startOnce.Do(func() { close(started) })
-							return
-						case err != nil && !errors.Is(err, stock.ErrBusy):
-							t.Errorf("a client was answered %v", err)
-						}
-						if n == units/20 {
-							startOnce.Do(func() { close(started) })
-						}
-					}
-				}
-				for range 8 {
-					sellers.Go(func() { sell(old) })
-				}
-				testenv.Receive(t, "orders of the old instance", started)
-				next := s.open(t, settings{strategy: pair[1], noGuard: true})
-				defer next.Close()
-				for range 8 {
-					sellers.Go(func() { sell(next) })
-				}
-				sellers.Wait()
-				s.waitSettled(t, next.counter, sku)
-				s.checkBalance(t, next.counter, sku, units)
-			})
-		}
-	})
-}
-
-// TestRollover_Parts lets two instances of one strategy after another take over two SKUs during a
-// sale. Some strategies lend units to parts, which the next one must take back. Most orders are
-// cancelled, or paid and refunded, at an instance that has just taken over. No unit may be lost or
-// created. Unless the run is thorough, they sell on one server.
-func TestRollover_Parts(t *testing.T) {
-	t.Parallel()
 	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {
-		const units = 2500 // more than two pools of unit rows
+		const units = 5000 // more than two pools of unit rows
 		skus := []stock.SKU{newSKU("parts.a"), newSKU("parts.b")}
 		var (
 			current atomic.Pointer[instance]
@@ -218,7 +139,8 @@ func TestRollover_Parts(t *testing.T) {
 		defer ending.Store(true)
 		for n, set := range []settings{
 			{strategy: "lua"}, {strategy: "slots", slots: 8}, {strategy: "unit-rows"}, {strategy: "slots", slots: 3},
-			{strategy: "merged"}, {strategy: "unit-rows"}, {strategy: "lua"},
+			{strategy: "merged"}, {strategy: "unit-rows"}, {strategy: "lua"}, {strategy: "lock"}, {strategy: "segment"},
+			{strategy: "optimistic"}, {strategy: "lua"}, {strategy: "for-update"}, {strategy: "conditional"}, {strategy: "segment-lock"},
 		} {
 			set.noGuard = true
 			orders := new(atomic.Int64)
@@ -378,70 +300,6 @@ func TestStoreChanged(t *testing.T) {
 		}
 		s.waitSettled(t, i.counter, sku)
 		s.checkBalance(t, i.counter, sku, 2)
-	})
-}
-
-// TestLoadFails checks that an instance raises another generation if the scripts of a generation
-// cannot be loaded. It must not load the same generation twice.
-func TestLoadFails(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, sqliteURL(t))
-	counted := &loadCounter{loads: make(map[any]int)}
-	i := s.open(t, settings{strategy: "lua", around: counted.around})
-	sku := newSKU("load")
-	addStock(t, i, sku, 3)
-	counted.fail = 2
-	i.StoreChanged()
-	testenv.Await(t, "an order is placed", func() bool {
-		_, _, err := i.Place(t.Context(), oneUnit(sku))
-		return err == nil
-	})
-	for g, n := range counted.loads {
-		if n != 1 {
-			t.Errorf("a generation was loaded %d times: %v", n, g)
-		}
-	}
-	if len(counted.loads) != 4 || counted.fail != 0 {
-		t.Errorf("%d generations were loaded", len(counted.loads))
-	}
-}
-
-// TestReadyNeedsWrites checks that the instance is not ready with a read-only ledger.
-func TestReadyNeedsWrites(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, databases[1:2], func(t *testing.T, s *shop) { // only PostgreSQL can make a single database read-only
-		i := s.open(t, settings{strategy: "merged"})
-		if err := ready(t, i); err != nil {
-			t.Fatal(err)
-		}
-		sku := newSKU("read-only")
-		addStock(t, i, sku, 3)
-		db := s.sql.DB()
-		var name string
-		if err := db.Raw("SELECT current_database()").Row().Scan(&name); err != nil {
-			t.Fatal(err)
-		}
-		set := func(to string) {
-			t.Helper()
-			err := db.Transaction(func(tx *gorm.DB) error {
-				return errors.Join(tx.Exec("SET TRANSACTION READ WRITE").Error,
-					tx.Exec(fmt.Sprintf("ALTER DATABASE %q SET default_transaction_read_only = %s", name, to)).Error)
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			// The setting applies to new sessions, so all sessions are ended. This session ends
-			// last, which makes the statement fail.
-			_ = db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() ORDER BY pid = pg_backend_pid()").Error
-		}
-		set("on")
-		testenv.Await(t, "the instance is not ready", func() bool { return sqltx.IsReadOnly(i.Ready(t.Context())) })
-		mustRefuse(t, i, oneUnit(sku), stock.ErrBusy)
-		mustRefuse(t, i, withKey(oneUnit(sku), "k"), stock.ErrBusy)
-		set("off")
-		testenv.Await(t, "the instance is ready", func() bool { return i.Ready(t.Context()) == nil })
-		mustPlace(t, i, withKey(oneUnit(sku), "k"))
-		s.checkBalance(t, nil, sku, 1)
 	})
 }
 

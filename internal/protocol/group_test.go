@@ -66,37 +66,6 @@ func tryGroup(t *testing.T, i hooked, inOrder bool, rs []order.Request) (replies
 	return replies, grouped
 }
 
-// TestGroup checks that the orders of a group are cut in the order of arrival, each if all its
-// lines still fit. Every request must get its own outcome.
-func TestGroup(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
-		i := s.openHooked(t, settings{strategy: "merged"})
-		var scarce, other stock.SKU
-		replies := placeAsGroup(t, i, true, func() []order.Request {
-			scarce, other = newSKU("scarce"), newSKU("other")
-			addStock(t, i.instance, scarce, 3)
-			addStock(t, i.instance, other, 5)
-			units := func(n int64) order.Request { return request(stock.Line{SKU: scarce, Quantity: n}) }
-			key := string(scarce)
-			return []order.Request{
-				units(5), units(1), oneUnit(newSKU("nowhere")), withKey(units(1), key), withKey(units(1), key),
-				request(stock.Line{SKU: scarce, Quantity: 1}, stock.Line{SKU: other, Quantity: 1}), units(1), oneUnit(other),
-			}
-		})
-		for n, want := range []error{stock.ErrSoldOut, nil, stock.ErrUnknownSKU, nil, nil, nil, stock.ErrSoldOut, nil} {
-			if !errors.Is(replies[n].err, want) {
-				t.Errorf("order %d was answered %v, want %v", n+1, replies[n].err, want)
-			}
-		}
-		if a, b := replies[3], replies[4]; a.order.ID != b.order.ID || a.replayed == b.replayed {
-			t.Errorf("twins in one group: %+v and %+v", a, b)
-		}
-		s.checkBalance(t, nil, scarce, 3)
-		s.checkBalance(t, nil, other, 2)
-	})
-}
-
 // TestPoisonedGroup checks that an order that the database refuses does not make the other orders
 // of its group fail.
 func TestPoisonedGroup(t *testing.T) {

@@ -217,20 +217,3 @@ func (s *shop) openStuck(t *testing.T, stuck stock.SKU) *instance {
 	t.Helper()
 	return s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, around: failing("give", stuck)})
 }
-
-// loadCounter counts loads, and makes the next fail of them fail.
-type loadCounter struct {
-	fail  int
-	loads map[any]int // number of loads, by the text of the first script
-}
-
-func (c *loadCounter) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
-	if args := cmds[0].Args(); cmds[0].Name() == "script" && args[1] == "load" {
-		c.loads[args[2]]++
-		if c.fail > 0 {
-			c.fail--
-			return errors.New("the load failed")
-		}
-	}
-	return run(ctx)
-}

@@ -174,46 +174,6 @@ func TestTwins(t *testing.T) {
 	})
 }
 
-// TestHangUp checks that a request that its client cancels does not affect the others. A retry with
-// its key must get the order of the request.
-func TestHangUp(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {
-		for _, name := range []string{"lua", "merged", "for-update"} {
-			t.Run(name, func(t *testing.T) {
-				sku := newSKU("hangup")
-				i := s.openHooked(t, settings{strategy: name})
-				addStock(t, i.instance, sku, 10)
-
-				ctx, cancel := context.WithCancel(t.Context())
-				reached, proceed := i.cutter.after.arm()
-				defer proceed()
-				cancelled := place(ctx, i.instance, withKey(oneUnit(sku), "k"+string(sku)))
-				testenv.Receive(t, "the open transaction", reached)
-				other := place(t.Context(), i.instance, oneUnit(sku))
-				cancel()
-				// The request is cancelled while its transaction is open. Its void order
-				// waits for the transaction.
-				proceed()
-				a := testenv.Receive(t, "the answer to the cancelled request", cancelled)
-				if b := testenv.Receive(t, "the answer to the other request", other); b.err != nil {
-					t.Errorf("the other request was answered %v", b.err)
-				}
-				o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"+string(sku)))
-				switch {
-				case err != nil:
-					t.Errorf("the retry: %v", err)
-				case a.err == nil && (!replayed || o.ID != a.order.ID):
-					t.Errorf("answered order %v, and then order %v, replayed %v", a.order.ID, o.ID, replayed)
-				}
-				s.waitSettled(t, i.instance.counter, sku)
-				s.checkBalance(t, i.instance.counter, sku, 2)
-				i.Close()
-			})
-		}
-	})
-}
-
 // TestNoAnswerBeforeCommit checks that no request is answered as accepted if the transaction fails,
 // and that the gate has its units back.
 func TestNoAnswerBeforeCommit(t *testing.T) {

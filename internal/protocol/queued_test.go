@@ -19,7 +19,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -507,147 +506,6 @@ func TestCommittedBeforeARefill(t *testing.T) {
 	})
 }
 
-// TestSlowConsumer lets a consumer pause inside its transaction, or before it, while another one
-// claims its order. The order must be committed once, even if the stock was refilled meanwhile.
-func TestSlowConsumer(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {
-		for _, refilled := range []bool{false, true} {
-			slow := s.openQueueing(t, settings{noGuard: true})
-			quick := s.openQueueing(t, settings{noGuard: true})
-			sku := newSKU("slow")
-			addStock(t, quick.instance, sku, 2)
-			o := mustQueue(t, quick.instance, oneUnit(sku))
-			reached, proceed := slow.cutter.before.arm()
-			defer proceed()
-			slow.journal.claimsNone.Store(true)
-			quick.journal.claimsAll.Store(true)
-			stopSlow := consume(t, slow.instance)
-			testenv.Receive(t, "the slow consumer", reached)
-			if refilled {
-				if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			stopQuick := consume(t, quick.instance)
-			waitFor(t, quick.instance, o.ID, order.Pending)
-			proceed()
-			waitFinished(t, quick.instance)
-			stopSlow()
-			mustQueue(t, quick.instance, oneUnit(sku))
-			waitFinished(t, quick.instance)
-			stopQuick()
-			mustRefuse(t, quick.instance, oneUnit(sku), stock.ErrSoldOut)
-			s.checkBalance(t, quick.counter, sku, 2)
-		}
-	})
-}
-
-// TestQueuedLockedRow locks a stock row. The queued orders of the SKU are more than a consumer
-// works on at once. They must not delay queued orders of other SKUs, which are committed while the
-// row is locked. The others must be committed once it is free.
-func TestQueuedLockedRow(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {
-		const before, others = 1200, 20
-		i := s.openQueueing(t, settings{})
-		locked, free := newSKU("locked"), newSKU("free")
-		addStock(t, i.instance, locked, 2*before)
-		addStock(t, i.instance, free, 2*before)
-		var clients sync.WaitGroup
-		for range 40 {
-			clients.Go(func() {
-				for range before / 40 {
-					if _, _, err := i.Place(t.Context(), oneUnit(locked)); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-		}
-		clients.Wait()
-		mustQueue(t, i.instance, request(stock.Line{SKU: free, Quantity: 1}, stock.Line{SKU: locked, Quantity: 1}))
-		for range others {
-			mustQueue(t, i.instance, oneUnit(free))
-		}
-		unlock := storetest.LockRow(t, s.url, locked)
-		defer unlock()
-		consume(t, i.instance)
-		testenv.Await(t, "the orders of another SKU are committed", func() bool { return s.ledgerCounts(t, free).sold == others })
-		if sold := s.ledgerCounts(t, locked).sold; sold != 0 {
-			t.Errorf("%d units of the locked row are sold", sold)
-		}
-		unlock()
-		waitFinished(t, i.instance)
-		s.checkBalance(t, i.counter, locked, before+1)
-		s.checkBalance(t, i.counter, free, others+1)
-	})
-}
-
-// TestQueuedCommitInLimbo breaks the connection of a consumer during its COMMIT. The order must
-// stay in the journal until the outcome is known, and be committed once.
-func TestQueuedCommitInLimbo(t *testing.T) {
-	t.Parallel()
-	for _, d := range oneOf(servers, 0) {
-		t.Run(d.Name, func(t *testing.T) {
-			t.Parallel()
-			dbURL := testenv.Patient(t, d.URL(t))
-			s := newShop(t, dbURL)
-			w, wireURL := faults.NewWire(t, dbURL)
-			i := s.openQueueing(t, settings{noGuard: true, db: storetest.SQL(t, wireURL).Ledger})
-			sku := newSKU("limbo")
-			addStock(t, i.instance, sku, 1)
-			fault := w.Hold("COMMIT")
-			consume(t, i.instance)
-			o := mustQueue(t, i.instance, oneUnit(sku))
-			testenv.Receive(t, "the COMMIT", fault.Arrived)
-			fault.Cut()
-			if levels, err := i.counter.Level(t.Context(), sku); err != nil || levels[0].Available != 0 {
-				t.Errorf("%+v, %v", levels, err)
-			}
-			fault.Deliver()
-			testenv.Receive(t, "the server", fault.Done)
-			waitFor(t, i.instance, o.ID, order.Pending)
-			waitFinished(t, i.instance)
-			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-			s.checkBalance(t, i.counter, sku, 1)
-		})
-	}
-}
-
-// TestStreamIsLost makes Redis lose the stream of queued orders while a consumer works on one of
-// them, and keep the hash. The orders must be delivered again, and each must be committed once.
-func TestStreamIsLost(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {
-		i := s.openQueueing(t, settings{noGuard: true})
-		sku := newSKU("stream")
-		addStock(t, i.instance, sku, 5)
-		reached, proceed := i.cutter.before.arm()
-		defer proceed()
-		consume(t, i.instance)
-		queued := []order.Order{mustQueue(t, i.instance, withKey(oneUnit(sku), "k"))}
-		testenv.Receive(t, "the consumer", reached)
-		for range 2 {
-			queued = append(queued, mustQueue(t, i.instance, oneUnit(sku)))
-		}
-		if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:journal").Err(); err != nil {
-			t.Fatal(err)
-		}
-		wantStatus(t, i.instance, queued[0].ID, order.Queued)
-		proceed()
-		for _, o := range queued {
-			waitFor(t, i.instance, o.ID, order.Pending)
-		}
-		waitFinished(t, i.instance)
-		if again := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); again.ID != queued[0].ID {
-			t.Errorf("the key leads to %s, not to %s", again.ID, queued[0].ID)
-		}
-		waitFinished(t, i.instance)
-		s.checkBalance(t, i.counter, sku, 3)
-	})
-}
-
 // TestNoOtherStrategy checks that no other strategy takes over the stock while orders may be
 // queued. That includes strategies without a gate, and the time during a drain. After the drain
 // another strategy must take over, and show the orders.
@@ -734,33 +592,6 @@ func TestQueueAfterADrain(t *testing.T) {
 		mustPlace(t, next, oneUnit(sku))
 		s.checkBalance(t, nil, sku, 2)
 	})
-}
-
-// TestRejectedQueuedOrder makes the database reject the lines of a queued order. The order must end
-// as refused, and its units must be available again.
-func TestRejectedQueuedOrder(t *testing.T) {
-	t.Parallel()
-	for _, d := range oneOf(servers, 1) {
-		t.Run(d.Name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, d)
-			through := func() *sqltx.DB { return r.db }
-			i := r.openQueueing(t, settings{db: through})
-			sku := newSKU("rejected")
-			addStock(t, i.instance, sku, 1)
-			o := mustQueue(t, i.instance, withKey(oneUnit(sku), string(sku)))
-			r.sqlFault.Arm(faults.Fault{Kind: faults.BadValue, Nth: 1, Times: 1000, Only: "INSERT INTO order_lines"})
-			drain(t, i.instance)
-			if _, injected := r.sqlFault.Disarm(); len(injected) == 0 {
-				t.Error("the database refused nothing")
-			}
-			wantStatus(t, i.instance, o.ID, order.TurnedDown)
-			if found, err := i.Order(t.Context(), o.ID); err != nil || found.Buyer != o.Buyer {
-				t.Errorf("the refused order is %+v, %v: its buyer must still see it", found, err)
-			}
-			mustQueue(t, i.instance, oneUnit(sku))
-		})
-	}
 }
 
 // TestRefusalMeetsAVoidOrder inserts the row of a refused order while its ID belongs to a void row.

@@ -72,38 +72,6 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestRecoveryByAll checks that several instances that recover the same takes at once return no
-// unit twice.
-func TestRecoveryByAll(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
-		var instances []*instance
-		for range 3 {
-			instances = append(instances, s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline}))
-		}
-		sku := newSKU("all")
-		addStock(t, instances[0], sku, 100)
-		for n := range 40 {
-			if d := takeUnit(t, instances[0], sku); n%2 == 0 {
-				if err := record(t, instances[0], d); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		failed := make(chan error)
-		for _, i := range instances {
-			go func() { failed <- i.Sweep(t.Context()) }()
-		}
-		for range instances {
-			if err := testenv.Receive(t, "a sweep", failed); err != nil {
-				t.Error(err)
-			}
-		}
-		sweep(t, instances[0])
-		s.checkBalance(t, instances[0].counter, sku, 20)
-	})
-}
-
 // TestYoungTakesAreLeft checks that recovery ignores takes before their deadline, because their
 // instance may still work on them.
 func TestYoungTakesAreLeft(t *testing.T) {

@@ -9,34 +9,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestEmptiedGate checks that the next order refills the gate from the ledger after Redis has lost
-// its data.
-func TestEmptiedGate(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, outside, func(t *testing.T, s *shop) {
-		for _, name := range []string{"lua", "none", "mutex"} {
-			t.Run(name, func(t *testing.T) {
-				i := s.open(t, settings{strategy: name})
-				sku := newSKU("emptied")
-				addStock(t, i, sku, 3)
-				first := mustPlace(t, i, withKey(oneUnit(sku), string(sku)))
-				s.waitSettled(t, i.counter, sku)
-				s.emptyGate(t)
-				if o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), string(sku))); err != nil || !replayed || o.ID != first.ID {
-					t.Errorf("a replay after the loss: order %v, replayed %v, %v; want order %v", o.ID, replayed, err, first.ID)
-				}
-				s.waitSettled(t, i.counter, sku)
-				s.emptyGate(t)
-				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
-				mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, i.counter, sku)
-				s.checkBalance(t, i.counter, sku, 3)
-				i.Close()
-			})
-		}
-	})
-}
-
 // TestTakeOutlivesRefill checks that a take from before a data loss of Redis cannot commit after
 // the refill, which did not count its units. The request must take again. A Redis with another run
 // ID must be refilled even if no count is missing.

@@ -46,28 +46,6 @@ func TestRestoredLedger(t *testing.T) {
 	})
 }
 
-// TestRestoredLedgerAtStart is TestRestoredLedger with a restart of the instance.
-func TestRestoredLedgerAtStart(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, outside, func(t *testing.T, s *shop) {
-		i := s.open(t, settings{strategy: "lua", noGuard: true})
-		sku := newSKU("restored")
-		addStock(t, i, sku, 5)
-		backup := s.backUp(t, sku)
-		mustPlace(t, i, oneUnit(sku))
-		if err := ready(t, i); err != nil {
-			t.Fatal(err)
-		}
-		i.Close()
-		s.restore(t, sku, backup)
-		next := s.open(t, settings{strategy: "lua", noGuard: true})
-		mustPlace(t, next, request(stock.Line{SKU: sku, Quantity: 5}))
-		mustRefuse(t, next, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, next.counter, sku)
-		s.checkBalance(t, next.counter, sku, 5)
-	})
-}
-
 // TestRestoredToAnotherLayout restores the ledger from a backup in which another layout owns the
 // stock. The instances must continue as before the restore.
 func TestRestoredToAnotherLayout(t *testing.T) {

@@ -115,30 +115,6 @@ func TestRush(t *testing.T) {
 	})
 }
 
-// TestRushUnderGuard checks that with the guard, a gate that oversells does not oversell the
-// ledger. Unless the run is thorough, each gate sells on one of the servers.
-func TestRushUnderGuard(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, servers, func(t *testing.T, s *shop) {
-		for n, name := range []string{"none", "mutex"} {
-			if !s.takesTurn(n) {
-				continue
-			}
-			t.Run(name, func(t *testing.T) {
-				a, b := s.open(t, settings{strategy: name}), s.open(t, settings{strategy: name})
-				defer a.Close()
-				defer b.Close()
-				sku := newSKU("guarded")
-				addStock(t, a, sku, saleUnits)
-				sellOut(t, []*instance{a, b}, sku, saleUnits)
-				if counts := s.ledgerCounts(t, sku); counts.oversold() > 0 || counts.available < 0 {
-					t.Errorf("%+v", counts)
-				}
-			})
-		}
-	})
-}
-
 // TestRushOfLines lets clients order several lines in different sequences while the stock grows and
 // shrinks. Every order must be accepted with all its lines, and the counts must add up. Unless the
 // run is thorough, each strategy sells on one of the databases.

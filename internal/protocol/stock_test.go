@@ -6,11 +6,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/faults"
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -356,38 +353,5 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
 		s.waitSettled(t, i.counter, sku)
 		s.checkBalance(t, i.counter, sku, 1)
-	})
-}
-
-// TestShrinkDies kills the instance that shrinks the stock between the gate and the ledger, or
-// between the ledger and the settle.
-func TestShrinkDies(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, outside, func(t *testing.T, s *shop) {
-		i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
-		for _, recorded := range []bool{false, true} {
-			sku := newSKU("shrink")
-			addStock(t, i, sku, 10)
-			d, err := i.gate.Take(t.Context(), stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Lines: []stock.Line{{SKU: sku, Quantity: 4}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			total := int64(10)
-			if recorded {
-				if _, o := i.ledger.Shrink(t.Context(), d, stock.Setting{SKU: sku, Kind: stock.Product, Total: 6}); !o.Committed() {
-					t.Fatal(o)
-				}
-				total = 6
-			}
-			sweep(t, i)
-			sweep(t, i)
-			s.checkBalance(t, i.counter, sku, 0)
-			if b := s.ledgerCounts(t, sku); b.total != total {
-				t.Errorf("recorded %v: %+v, want a total of %d", recorded, b, total)
-			}
-			if o, err := i.Order(t.Context(), d.OrderID); recorded && !errors.Is(err, order.ErrUnknownOrder) {
-				t.Errorf("the shrink is returned as an order: %+v, %v", o, err)
-			}
-		}
 	})
 }

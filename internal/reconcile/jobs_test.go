@@ -210,6 +210,9 @@ func TestJobHandover(t *testing.T) {
 				if steps[0].Token != 2 {
 					t.Errorf("the second holder has token %d", steps[0].Token)
 				}
+				if one, other := value(t, first.metrics.held.WithLabelValues("job")), value(t, second.metrics.held.WithLabelValues("job")); one != 0 || other != 1 {
+					t.Errorf("the metric of the first instance is %v, that of the second %v", one, other)
+				}
 				first.taken()
 				time.Sleep(time.Minute)
 				if n := len(first.taken()); n != 0 {

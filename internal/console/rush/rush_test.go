@@ -405,19 +405,3 @@ func TestClose(t *testing.T) {
 		})
 	}
 }
-
-// TestNoneAlwaysOversells repeats the run that the console offers first.
-func TestNoneAlwaysOversells(t *testing.T) {
-	if os.Getenv("HOLDFAST_TEST_THOROUGH") != "1" {
-		t.Skip("TestStrategies runs it once")
-	}
-	b := newBench(t)
-	for try := range 3 {
-		b.start(t, Defaults())
-		p := b.awaitEnd(t)
-		t.Logf("try %d: oversold %d in %d ms", try, p.Oversold, p.ElapsedMS)
-		if p.Oversold <= 0 {
-			t.Errorf("try %d: %+v", try, p)
-		}
-	}
-}

@@ -3,15 +3,7 @@ package recipe_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,8 +14,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
-	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -341,164 +331,5 @@ func TestRunDoesNotDelayTicks(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// jobVariable makes the test program a process that keeps a job. Its value is the address of a
-// Redis. The process writes a line to the file runs when it is up, when a run begins, and when a
-// run ends. From the tick in the file hold on, a run does not end before that file is removed.
-const jobVariable = "HOLDFAST_RECIPE_JOB"
-
-// keepJob keeps the job until the process is killed.
-func keepJob(addr string) {
-	ctx := context.Background()
-	client, err := store.OpenRedis(ctx, "redis://"+addr)
-	if err != nil {
-		panic(err)
-	}
-	l := redislock.New(client, redislock.Options{Lease: 3 * time.Second})
-	note("up", time.Now())
-	_ = recipe.Job{
-		Name: "nightly", Locker: l, Ticks: l, Every: time.Second, Log: slog.New(slog.DiscardHandler),
-		Run: func(ctx context.Context, tick time.Time, _ uint64) error {
-			note("begun", tick)
-			for testenv.Dither(); held(tick); {
-				testenv.Dither()
-			}
-			if err := ctx.Err(); err != nil { // the machine was too busy to renew the lease
-				return err
-			}
-			note("done", tick)
-			return nil
-		},
-	}.Keep(ctx)
-}
-
-// held reports whether the file hold exists and the tick is not before the one in it.
-func held(tick time.Time) bool {
-	text, err := os.ReadFile("hold")
-	from, notNumber := strconv.ParseInt(string(text), 10, 64)
-	return err == nil && notNumber == nil && tick.Unix() >= from
-}
-
-// note appends a line to the file runs.
-func note(event string, tick time.Time) {
-	file, err := os.OpenFile("runs", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		panic(err)
-	}
-	defer file.Close()
-	fmt.Fprintln(file, event, tick.Unix(), os.Getpid())
-}
-
-// jobEvent is a line of the file runs.
-type jobEvent struct {
-	event string
-	tick  int64
-	pid   int
-}
-
-func jobEvents(t *testing.T, folder string) (events []jobEvent) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(folder, "runs"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		var e jobEvent
-		if _, err := fmt.Sscan(line, &e.event, &e.tick, &e.pid); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		events = append(events, e)
-	}
-	return events
-}
-
-// TestJobOfKilledProcess keeps a job with two processes, and kills one of them in the middle of a
-// run. The other process must run that tick and the next ones. No tick may be run to its end twice.
-// It lasts a minute if testenv.Thorough, otherwise a few seconds.
-func TestJobOfKilledProcess(t *testing.T) {
-	t.Parallel()
-	var (
-		folder    = t.TempDir()
-		server    = testenv.OwnRedis(t)
-		processes = make(map[int]*exec.Cmd)
-	)
-	for range 2 {
-		cmd := exec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env, cmd.Dir = append(os.Environ(), jobVariable+"="+server.Addr()), folder
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		processes[cmd.Process.Pid] = cmd
-		t.Cleanup(func() {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
-	}
-	ticks := 3 // ticks after the one whose run is killed
-	if testenv.Thorough() {
-		ticks = 60
-	}
-	await := func(what string, found func(events []jobEvent) bool) {
-		t.Helper()
-		testenv.AwaitSuccess(t, what, func() error {
-			if events := jobEvents(t, folder); !found(events) {
-				return fmt.Errorf("%v", events)
-			}
-			return nil
-		})
-	}
-	await("both processes are up", func(events []jobEvent) bool {
-		up := 0
-		for _, e := range events {
-			if e.event == "up" {
-				up++
-			}
-		}
-		return up == len(processes)
-	})
-	hold, from := filepath.Join(folder, "hold"), int64(0)
-	for from <= time.Now().Unix() { // the file must be written before a run of that tick begins
-		from = time.Now().Unix() + 1
-		if err := os.WriteFile(hold, []byte(strconv.FormatInt(from, 10)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var killed jobEvent
-	await("no run has begun with both processes up", func(events []jobEvent) bool {
-		killed = events[len(events)-1]
-		return killed.event == "begun" && killed.tick >= from // both processes see this tick begin
-	})
-	if err := processes[killed.pid].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := processes[killed.pid].Wait(); err == nil {
-		t.Fatal("the killed process has ended by itself")
-	}
-	if err := os.Remove(hold); err != nil {
-		t.Fatal(err)
-	}
-	if slices.ContainsFunc(jobEvents(t, folder), func(e jobEvent) bool { return e.event == "done" && e.tick == killed.tick }) {
-		t.Fatal("the process was killed too late: the run is done")
-	}
-	for n := range ticks + 1 {
-		await("the other process runs the job", func(events []jobEvent) bool {
-			return slices.ContainsFunc(events, func(e jobEvent) bool { return e.event == "done" && e.tick >= killed.tick+int64(n) })
-		})
-	}
-	done := make(map[int64]int)
-	for _, e := range jobEvents(t, folder) {
-		if e.event == "done" {
-			done[e.tick]++
-		}
-	}
-	if done[killed.tick] != 1 {
-		t.Errorf("the tick of the killed process was run to its end %d times, want once", done[killed.tick])
-	}
-	for tick, n := range done {
-		if n != 1 {
-			t.Errorf("the tick %d was run to its end %d times", tick, n)
-		}
 	}
 }

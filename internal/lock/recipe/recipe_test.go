@@ -21,10 +21,6 @@ import (
 
 func TestMain(m *testing.M) {
 	store.LogRedis(slog.New(slog.DiscardHandler)) // the tests freeze connections, and the client would log each failure
-	if addr := os.Getenv(jobVariable); addr != "" {
-		keepJob(addr)
-		return
-	}
 	flag.Parse()
 	_ = flag.Set("test.parallel", "12") // many in parallel, because the tests mostly wait for leases to end
 	os.Exit(testenv.Main(m))

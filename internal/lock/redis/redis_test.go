@@ -228,29 +228,6 @@ func TestConfirmFixedLease(t *testing.T) {
 	_ = lease.Unlock(t.Context())
 }
 
-// TestLossWithDefaultClient freezes the network of a client without ContextTimeoutEnabled, whose
-// calls last for an hour, whatever their context. The loss must still be reported when the lease
-// ends.
-func TestLossWithDefaultClient(t *testing.T) {
-	t.Parallel()
-	const short = 500 * time.Millisecond
-	wire := testenv.NewWire(t, testenv.OwnRedis(t).Addr()) // a separate server, because other tests cut the connections of the shared one
-	client := goredis.NewClient(&goredis.Options{Addr: wire.Addr(), ReadTimeout: time.Hour})
-	t.Cleanup(func() { client.Close() })
-	lease := locktest.MustLock(t, newLocker(t, client, Options{Lease: short}), "default-"+uuid.NewString())
-	if wire.Freeze() == 0 {
-		t.Fatal("the client has no connection")
-	}
-	locktest.MustBeLost(t, lease)
-	if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrExpired) {
-		t.Errorf("the lease ended with the cause %v, want %v", cause, lock.ErrExpired)
-	}
-	wire.Thaw()
-	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrExpired) {
-		t.Errorf("Unlock of an expired lease: %v", err)
-	}
-}
-
 // TestLockLostWithItsKey deletes a held lock, and takes it with Redisson. The
 // holder must notice.
 func TestLockLostWithItsKey(t *testing.T) {

@@ -3,9 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -198,73 +196,13 @@ func TestMajorityFrozen(t *testing.T) {
 	mustFail(t, l, "free")
 }
 
-func TestCancelledRequest(t *testing.T) {
-	t.Parallel()
-	s := startServers(t)
-	one, other := s.locker(locktest.LongLease), s.locker(locktest.LongLease)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	for method, call := range map[string]func(context.Context, string) (lock.Lease, error){"TryLock": one.TryLock, "Lock": one.Lock} {
-		if _, err := call(ended, "ended"); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s on a context that has ended: %v", method, err)
-		}
-	}
-	if n := s.holding("ended"); n != 0 {
-		t.Errorf("%d servers have the key of a lock that was not granted", n)
-	}
-
-	// A waiter whose context ends.
-	lease := locktest.MustLock(t, one, "held")
-	for want, bound := range map[error]func(context.Context) (context.Context, context.CancelFunc){
-		context.DeadlineExceeded: func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(ctx, 150*time.Millisecond)
-		},
-		context.Canceled: func(ctx context.Context) (context.Context, context.CancelFunc) {
-			ctx, cancel := context.WithCancel(ctx)
-			time.AfterFunc(150*time.Millisecond, cancel)
-			return ctx, cancel
-		},
-	} {
-		ctx, cancel := bound(t.Context())
-		if _, err := other.Lock(ctx, "held"); !errors.Is(err, want) {
-			t.Errorf("Lock of a waiter: %v, want %v", err, want)
-		}
-		cancel()
-	}
-	locktest.MustUnlock(t, lease)
-	if n := s.holding("held"); n != 0 {
-		t.Errorf("after Unlock, %d servers have the lock's key", n)
-	}
-}
-
-// TestCancelledRequestLeavesNothing cancels requests at many moments. The lease is
-// much longer than the test, so that no key expires during it.
+// TestCancelledRequestLeavesNothing cancels requests that have no answer yet. The lease is much
+// longer than the test, so that no key expires during it. The promise CancelledAtAnyMoment of package
+// locktest cancels requests at other moments.
 func TestCancelledRequestLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
 	l := s.locker(locktest.LongLease)
-	cancelled := 0
-	for i := range 200 {
-		name := fmt.Sprintf("cancelled-%d", i)
-		ctx, cancel := context.WithCancel(t.Context())
-		timer := time.AfterFunc(rand.N(600*time.Microsecond), cancel)
-		lease, err := l.Lock(ctx, name)
-		timer.Stop()
-		cancel()
-		switch {
-		case err == nil:
-			locktest.MustUnlock(t, lease)
-		case errors.Is(err, context.Canceled):
-			cancelled++
-		default:
-			t.Errorf("Lock of a cancelled request: %v", err)
-		}
-		s.mustBeFree(name)
-	}
-	if cancelled == 0 {
-		t.Error("every request was granted before it was cancelled")
-	}
-
 	// The cancellation comes while two servers have the request but cannot answer. They answer
 	// afterwards, so the request may still be granted.
 	stopTwo := func() { s.servers[0].Stop(); s.servers[1].Stop() }
@@ -366,44 +304,6 @@ func TestMajorityEmptied(t *testing.T) {
 	locktest.MustUnlock(t, next)
 	if n := s.holding("flushed"); n != 0 {
 		t.Errorf("after the last Unlock, %d servers have the lock's key", n)
-	}
-}
-
-// TestLossWithDefaultClients freezes the network of clients without ContextTimeoutEnabled, whose
-// calls last for an hour, whatever their context. The loss must still be reported when the lease
-// ends.
-func TestLossWithDefaultClients(t *testing.T) {
-	t.Parallel()
-	var (
-		wires   []*testenv.Wire
-		clients []goredis9.UniversalClient
-	)
-	for range 3 {
-		wire := testenv.NewWire(t, testenv.OwnRedis(t).Addr())
-		client := goredis9.NewClient(&goredis9.Options{Addr: wire.Addr(), ReadTimeout: time.Hour})
-		t.Cleanup(func() { client.Close() })
-		wires, clients = append(wires, wire), append(clients, client)
-	}
-	l, err := New(clients, 2*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease := mustLockSoon(t, l, "default")
-	frozen := 0
-	for _, wire := range wires {
-		if wire.Freeze() > 0 {
-			frozen++
-		}
-	}
-	if frozen < 2 {
-		t.Fatalf("%d of the clients have a connection", frozen)
-	}
-	locktest.MustBeLost(t, lease)
-	for _, wire := range wires {
-		wire.Thaw()
-	}
-	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrExpired) {
-		t.Errorf("Unlock of an expired lease: %v", err)
 	}
 }
 

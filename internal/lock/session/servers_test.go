@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -299,19 +298,6 @@ func TestConnection(t *testing.T) {
 	})
 }
 
-// TestClosedConnection closes the connection of a holder.
-func TestClosedConnection(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
-		wire, dbURL := s.wire()
-		lease := locktest.MustLock(t, s.locker(dbURL, locktest.LongLease), "a")
-		if wire.Cut() == 0 {
-			t.Fatal("the wire has no connection")
-		}
-		locktest.MustBeLost(t, lease)
-	})
-}
-
 // TestCutOffHolderIsLostFirst cuts a holder off without closing its connection. The
 // server must not free the lock before the lease has ended.
 func TestCutOffHolderIsLostFirst(t *testing.T) {
@@ -380,48 +366,6 @@ func TestTokensRise(t *testing.T) {
 				last = token
 			}
 		}
-	})
-}
-
-// TestTokensOfManyHolders lets instances take locks at the same time while their counter is new.
-// The tokens of each lock must rise, and those of a sequence must be different for all locks.
-func TestTokensOfManyHolders(t *testing.T) {
-	t.Parallel()
-	onCounters(t, func(t *testing.T, s server) {
-		const instances, locks, grants = 4, 4, 25
-		s.newCounter(1)
-		var (
-			all  sync.WaitGroup
-			mu   sync.Mutex
-			last = make(map[string]uint64)
-			seen = make(map[uint64]bool)
-		)
-		for range instances {
-			l := s.locker(s.url, locktest.LongLease)
-			for i := range locks {
-				all.Go(func() {
-					name := fmt.Sprint("lock-", i)
-					for range grants {
-						lease, err := l.Lock(t.Context(), name)
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						mu.Lock()
-						if token := lease.Token(); token <= last[name] || seen[token] && !s.table {
-							t.Errorf("%s: token %d was followed by token %d, seen before: %v", name, last[name], token, seen[token])
-						}
-						last[name], seen[lease.Token()] = lease.Token(), true
-						mu.Unlock()
-						if err := lease.Unlock(t.Context()); err != nil {
-							t.Error(err)
-							return
-						}
-					}
-				})
-			}
-		}
-		all.Wait()
 	})
 }
 

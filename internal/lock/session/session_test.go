@@ -69,30 +69,6 @@ func TestLeaseAfterAWait(t *testing.T) {
 	}
 }
 
-// TestEndedSessionIsNoticed ends the session of a holder.
-func TestEndedSessionIsNoticed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeServer()
-		l := f.locker(t)
-		lease := locktest.MustLock(t, l, "a")
-		time.Sleep(time.Minute) // in the bubble's time: the checks keep the lease
-		if err := context.Cause(lease.Context()); err != nil {
-			t.Fatalf("the checked lease ended: %v", err)
-		}
-		ended := time.Now()
-		f.kill()
-		<-lease.Context().Done()
-		if cause := context.Cause(lease.Context()); !errors.Is(cause, lock.ErrDisconnected) || time.Since(ended) > checkInterval {
-			t.Errorf("the lease ended with the cause %v, %v after its session", cause, time.Since(ended))
-		}
-		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("Unlock of the lost lease: %v", err)
-		}
-		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
-	})
-}
-
 // TestConnectionIsKept makes a check of a lock fail whose session continues. If the holder has
 // requested the lock's connection, only Unlock may close it.
 func TestConnectionIsKept(t *testing.T) {
@@ -295,21 +271,6 @@ func TestSessionsAreBounded(t *testing.T) {
 		if n := f.openSessions(); n != 0 {
 			t.Errorf("%d sessions are open after a minute without locks", n)
 		}
-		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
-	})
-}
-
-// TestIdleSessionsEnd ends all sessions on the server while they are idle. The next
-// request must not fail because of that.
-func TestIdleSessionsEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeServer()
-		l := f.locker(t)
-		one, two := locktest.MustLock(t, l, "a"), locktest.MustLock(t, l, "b")
-		locktest.MustUnlock(t, one)
-		locktest.MustUnlock(t, two)
-		f.kill()
 		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
 	})
 }

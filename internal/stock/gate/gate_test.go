@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,9 +20,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(rushEnv) != "" {
-		os.Exit(rushAsProcess(os.Getenv(rushEnv)))
-	}
 	if os.Getenv(stoppedEnv) != "" {
 		os.Exit(stoppedProcess(os.Getenv(stoppedEnv)))
 	}
@@ -225,31 +221,6 @@ func TestOverselling(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestLostUpdate checks that two takes that both read the last unit are both
-// accepted.
-func TestLostUpdate(t *testing.T) {
-	t.Parallel()
-	client, ledger := shared.client(t, "Redis"), uuid.New()
-	g := readWrite0(client, ledger)
-	g.between = meeting()
-	if err := g.Fill(t.Context(), "a", 1, 1); err != nil {
-		t.Fatal(err)
-	}
-	var both sync.WaitGroup
-	for range 2 {
-		both.Go(func() {
-			if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	both.Wait()
-	want := stock.Level{SKU: "a", Filled: true, Epoch: 1, Available: 0, InFlight: 2}
-	if level := levelOf(t, g, "a"); level != want {
-		t.Errorf("got %+v, want %+v", level, want)
 	}
 }
 

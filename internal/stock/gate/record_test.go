@@ -58,14 +58,6 @@ func TestQueuedRecord(t *testing.T) {
 	}
 }
 
-func TestAppendID(t *testing.T) {
-	t.Parallel()
-	d := orderOf("a", 1)
-	if got, want := string(appendID(nil, d.OrderID)), d.OrderID.String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func FuzzRecord(f *testing.F) {
 	d := orderOf("a", 1)
 	f.Add(d.OrderID.String(), d.TakeID.String()+" 1 3 1700000000000000 - a=1,b=2")

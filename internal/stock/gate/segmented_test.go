@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // divided3 returns two instances of a gate with three segments.
@@ -198,48 +197,6 @@ func TestRepeatOfASettledTake(t *testing.T) {
 		t.Errorf("repeated: %v, %v", repeated, err)
 	}
 	wantLevel(t, other, stock.Level{SKU: "a", Epoch: 1})
-}
-
-// TestPairsOverSegmentsOfOne runs buyers that gather two units each at the same
-// time. None is refused as sold out while two units are available.
-func TestPairsOverSegmentsOfOne(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"Segmented", "SegmentedLocked"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-			defer cancel()
-			for range 20 {
-				instances := makers[name](t, shared.client(t, "Redis"), uuid.New())
-				fill(t, instances[0], "a", 1, 3)
-				var (
-					all      sync.WaitGroup
-					mu       sync.Mutex
-					accepted int
-				)
-				for i := range 8 {
-					all.Go(func() {
-						err := stock.ErrBusy // on a slow machine, a take may not get its turn to gather in time
-						for errors.Is(err, stock.ErrBusy) && ctx.Err() == nil {
-							_, err = instances[i%2].Take(ctx, orderOf("a", 2))
-						}
-						mu.Lock()
-						defer mu.Unlock()
-						switch {
-						case err == nil:
-							accepted++
-						case !errors.Is(err, stock.ErrSoldOut):
-							t.Error(err)
-						}
-					})
-				}
-				all.Wait()
-				if accepted != 1 {
-					t.Fatalf("%d takes of 2 from 3 units", accepted)
-				}
-			}
-		})
-	}
 }
 
 // TestSoldOutWaitsForAGather checks that a take that finds too few units during another take's
