@@ -194,7 +194,10 @@ func (s *shaky) Open(context.Context, string) error { return s.called("Open") }
 
 func (s *shaky) Usable(context.Context) error { return s.called("Usable") }
 
-func (*shaky) Record(context.Context, stock.Take) (order.Order, order.Outcome) {
+func (s *shaky) Record(context.Context, stock.Take) (order.Order, order.Outcome) {
+	if err := s.called("Record"); err != nil {
+		return order.Order{}, order.Refused(stock.Busy(err))
+	}
 	return order.Order{}, order.Committed()
 }
 
@@ -275,7 +278,7 @@ func TestFailingCalls(t *testing.T) {
 	t.Parallel()
 	for call, says := range map[string]string{
 		"Usable": "reading queued orders failed", "Claim": "reading queued orders failed", "Read": "reading queued orders failed",
-		"Finish": "removing orders from the journal failed", "Backlog": "measuring the journal failed",
+		"Record": "committing a queued order failed", "Finish": "removing orders from the journal failed", "Backlog": "measuring the journal failed",
 		"Redeliver": "looking for queued orders without a place failed", "Leave": "removing consumers from the journal failed",
 	} {
 		t.Run(call, func(t *testing.T) {

@@ -49,6 +49,7 @@ var expiry = []mutant{
 	{"no lock wait at all", storeMySQL, "[\"innodb_lock_wait_timeout\"] == \"0\"", "[\"innodb_lock_wait_timeout\"] == \"none\"", "internal/store TestOpenSQL_NoLockWait"},
 	{"an order expires without its history", expire, "\" FROM orders\" + in), Args: due,", "\" FROM orders\" + in + \" AND 1 = 0\"), Args: due,", "internal/ledger TestExpire/SQLite"},
 	{"a job that failed shows no backlog", jobRunner, "j.work(ctx, held, do)", "j.work(ctx, held, do)\n\t\t\t\tidle()", "internal/reconcile TestJobStepsFail"},
+	{"a job that failed is not logged", jobRunner, "!errors.Is(err, ledger.ErrJobLost) && working.Err() == nil {\n\t\t\t\tj.log", "false {\n\t\t\t\tj.log", "internal/reconcile TestFailuresAreLogged"},
 	{"an instance shows the backlog of a job that another one has", jobRunner, "case errors.Is(err, ledger.ErrJobHeld):\n\t\t\t\tidle()", "case errors.Is(err, ledger.ErrJobHeld):", "internal/reconcile TestJobStepsFail"},
 	{"a job that ends is not released", jobRunner, "\t\tj.release(ctx, held)\n", "", "internal/reconcile TestJobHandover"},
 	{"a holder that cannot renew goes on", jobRunner, "time.Since(last) < ledger.JobLease;", "time.Since(last) < time.Hour;", "internal/reconcile TestJobHandover"},

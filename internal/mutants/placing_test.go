@@ -127,6 +127,8 @@ var placing = []mutant{
 	{"one bad order fails its group", record, "case sqltx.IsStatementError(err):\n\t\t\treturn l.divide(ctx, rs, own, err)", "case sqltx.IsStatementError(err):\n\t\t\treturn away(rs, err)", "internal/protocol TestPoisonedGroup/MariaDB/merged"},
 	{"a locked row stops the others", slowGroups, "if g.ended || ls.groups == maxSlowGroups {", "if true {", "internal/protocol TestLockedRow/MariaDB"},
 	{"a locked row keeps its group", slowGroups, "locked, _ := l.lockedRows", "return rs, nil\n\tlocked, _ := l.lockedRows", "internal/ledger TestLockedRowInAGroup/MariaDB"},
+	{"a locked row is not logged", slowGroups, "l.log.WarnContext(ctx, \"stock rows are locked by another transaction\", \"skus\", locked, \"error\", cause)", "_ = cause", "internal/ledger TestLockedRowInAGroup/MariaDB"},
+	{"a difference at rest is not logged", drift, "r.log.Warn(\"gate and ledger differ at rest; refilling\",\n\t\t\"sku\", sku, \"gate\", seen.gate, \"in_flight\", seen.inFlight, \"ledger\", seen.ledger)\n", "", "internal/reconcile TestFailuresAreLogged"},
 	{"an instance loads a generation that it did not raise", ownership, "\t\tif loaded || err != nil || time", "\t\tif !loaded && err == nil && g.counter.Load(ctx, generation) == nil {\n\t\t\treturn true, nil\n\t\t}\n\t\tif loaded || err != nil || time", "internal/protocol TestStaleRedis/lua"},
 	{"a far Redis is waited for as briefly as a near one", ownership, "loadGrace = 2 * time.Second", "loadGrace = 500 * time.Millisecond", "internal/reconcile TestSlowLoad/far"},
 	{"a start waits for no load", ownership, "loaded, err := g.becomesLoaded(ctx) // another", "loaded, err := g.loaded(ctx) // another", "internal/reconcile TestSlowLoad/far"},

@@ -661,6 +661,12 @@ func TestFailuresAreLogged(t *testing.T) {
 			l.setAway(true)
 			r.keepDelivering(ctx)
 		},
+		"a job failed and is released": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
+			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) { return 0, errAway }, func() {})
+		},
+		"gate and ledger differ at rest": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
+			_ = r.mendDrift(ctx, "unknown", difference{})
+		},
 		"renewing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
 			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
 				l.setAway(true)
