@@ -66,6 +66,8 @@ var queued = []mutant{
 	{"failing orders of others keep a consumer from new ones", consumer, "if claim && (!more || failed > 0) {", "if claim && !more {", "internal/async TestReadsBesideFailures"},
 	{"failing reads keep a consumer from claiming", consumer, "claim := time.Since(looked) >= claimPause", "claim := time.Since(looked) >= claimPause && failures.inRow.Load() == 0", "internal/async TestClaimsBesideFailures"},
 	{"an order that fails is not logged", consumer, "c.log.Warn(\"committing a queued order failed and will be retried\", \"order\", e.take.OrderID, \"error\", e.err)", "", "internal/async TestFailingCalls/Record"},
+	{"an order that stays in the journal is counted", consumer, "\"orders\", len(ended), \"error\", err)\n\t\treturn false", "\"orders\", len(ended), \"error\", err)", "internal/async TestFailingCalls/Finish"},
+	{"consumers that are gone stay", consumer, "c.leave(ctx, nobody)", "", "internal/async TestFailingCalls/Finish"},
 	{"an order that is refused for its content is not logged", consumer, "if errors.Is(out.Reason(), ledger.ErrRejected) {", "if false {", "internal/async TestRejectedOrder/InProcess"},
 	{"a key leads to an order that will be refused, although it has a live one", service, "case step == 1 && last != nil && errors.Is(err, ErrUnknownOrder):", "case last != nil:", "internal/protocol TestQueuedTwinOfALiveOrder/SQLite"},
 	{"a key leads to an order that will be refused, although its live one cannot be read", service, "last != nil && errors.Is(err, ErrUnknownOrder):", "last != nil && err != nil:", "internal/order TestFindKeyed_QueuedUnderAVoidOrder"},
