@@ -81,6 +81,7 @@ var locks = []mutant{
 	{"a process takes a lock that it has just released to another", acquireLua, "elseif ARGV[7] ~= '0' and", "elseif false and", "internal/lock/redis TestWokenWaiterGoesFirst"},
 	{"leave ends a turn that was handed over", lockQueue, "case l != nil && l.turn == h:", "case l != nil:", "internal/lock TestLeaseLostAfterHandover"},
 	{"the loss of an undelivered grant ends a lease", handover, "	var loss handoverLoss\n", "	loss := handoverLoss{hold: next.hold}\n", "internal/lock TestHandoverTooLate"},
+	{"Unlock ends with its context", leases, "context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)", "context.WithTimeout(ctx, releaseTimeout)", "internal/lock TestWatchEndsWithUnlock"},
 	{"a writer that gives up keeps readers waiting", lockQueue, "q.advance(name, l) // callers", "// callers", "internal/lock TestLocalReadersBehindAWriter"},
 	{"a turn that comes with the end of the context is lost", lockQueue, "if w.entered {", "if false {", "internal/lock TestLocalCancelDuringUnlock"},
 	{"a process's own tokens begin again after a restart", "internal/lock/local.go", "max(c.last+1, uint64(time.Now().UnixMicro()))", "max(c.last+1, 0*uint64(time.Now().UnixMicro()))", "internal/lock TestLocalTokensRise"},
