@@ -81,6 +81,8 @@ var locks = []mutant{
 	{"a process takes a lock that it has just released to another", acquireLua, "elseif ARGV[7] ~= '0' and", "elseif false and", "internal/lock/redis TestWokenWaiterGoesFirst"},
 	{"leave ends a turn that was handed over", lockQueue, "case l != nil && l.turn == h:", "case l != nil:", "internal/lock TestLeaseLostAfterHandover"},
 	{"the loss of an undelivered grant ends a lease", handover, "	var loss handoverLoss\n", "	loss := handoverLoss{hold: next.hold}\n", "internal/lock TestHandoverTooLate"},
+	{"a Redis lease counts from the answer", redisLock, "asked.Add(g.backend.lease) // g", "time.Now().Add(g.backend.lease + 0*time.Since(asked)) // g", "internal/lock/redis TestLeaseCountsFromTheRequest"},
+	{"a renewed Redis lease counts from the answer", redisWatchdog, "return asked.Add(g.backend.lease), nil", "return time.Now().Add(g.backend.lease + 0*time.Since(asked)), nil", "internal/lock/redis TestLeaseCountsFromTheRequest"},
 	{"Unlock ends with its context", leases, "context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)", "context.WithTimeout(ctx, releaseTimeout)", "internal/lock TestWatchEndsWithUnlock"},
 	{"a writer that gives up keeps readers waiting", lockQueue, "q.advance(name, l) // callers", "// callers", "internal/lock TestLocalReadersBehindAWriter"},
 	{"a turn that comes with the end of the context is lost", lockQueue, "if w.entered {", "if false {", "internal/lock TestLocalCancelDuringUnlock"},
