@@ -86,6 +86,7 @@ var laboratory = []mutant{
 	{"less may be sold than was accepted", labJudge, "case r.Sold < r.Accepted:", "case false:", "loadtest TestJudge"},
 	{"overselling that nobody expected is not recorded", labJudge, "r.Surprise = results.Oversell\n", "\n", "loadtest TestJudge"},
 	{"the headline hides overselling that nobody expected", labHeadline, "surprising(run, results.Oversell); len(names) > 0", "surprising(run, results.Oversell); len(names) > 9", "loadtest/report TestHeadline"},
+	{"failures after a crash have a limit", labJudge, "if failing {", "if false {", "loadtest TestTerms"},
 	{"failures have no limit", labJudge, "part > t.maxFailures", "false", "loadtest TestTargets/fails"},
 	{"a target may oversell", labJudge, "return l.ExpectOversell\n", "return l.ExpectOversell || !spec.Sound\n", "loadtest TestTargets/runs_a_broken_strategy"},
 	{"the faults after a crash do not count", labJudge, "for i, fault := range other.Faults {", "for i, fault := range other.Faults[:0] {", "loadtest TestCrash"},
