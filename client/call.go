@@ -170,9 +170,6 @@ func (c *Client) try(ctx context.Context, r call, target, token string, body []b
 	setHeaders(request.Header, r, token)
 	response, err := c.http.Do(request)
 	if err != nil {
-		if inner, ok := errors.AsType[*url.Error](err); ok {
-			err = inner.Err // without the URL, which the caller adds
-		}
 		return answer{}, &lost{err, connected.Load() || !asked.Load()}
 	}
 	defer func() {

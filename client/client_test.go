@@ -229,6 +229,9 @@ func TestRetries(t *testing.T) {
 	s := newShop(t, false)
 	admin, ctx := s.client(t), t.Context()
 	busy := refused(503, "busy", "")
+	proxyFails := func(status int) fault {
+		return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { http.Error(w, "<html>", status) }
+	}
 	for _, tt := range []struct {
 		name     string
 		faults   []fault
@@ -241,9 +244,7 @@ func TestRetries(t *testing.T) {
 		{"not arrived in time", []fault{refused(408, "timeout", "")}, false, 0},
 		{"unavailable", []fault{unsure("")}, true, 0},
 		{"in progress", []fault{refused(409, "in-progress", ""), refused(409, "in-progress", "")}, false, 0},
-		{"a proxy fails", []fault{func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
-			http.Error(w, "<html>", http.StatusBadGateway)
-		}}, false, 0},
+		{"a proxy fails", []fault{proxyFails(http.StatusBadGateway), proxyFails(http.StatusGatewayTimeout)}, false, 0},
 		{"request lost", []fault{requestLost}, false, 0},
 		{"answer lost", []fault{answerLost}, true, 0},
 		{"answer lost twice", []fault{answerLost, answerLost}, true, 0},
@@ -366,6 +367,7 @@ func TestRetryAfter(t *testing.T) {
 		{"longer than the context", short, client.WithMaxPause(2 * long), "3600", long},
 		{"no retries", ctx, client.WithTries(1), "3600", long},
 		{"longer than a number can say", ctx, client.WithTries(4), "99999999999999999999", math.MaxInt32 * time.Second},
+		{"a date that is too far away for a number", ctx, client.WithTries(4), "Fri, 31 Dec 9999 23:59:59 GMT", math.MaxInt64},
 	} {
 		s.fail(refused(503, "busy", tt.retryAfter))
 		_, err := s.client(t, tt.option).Place(tt.ctx, one("u-1"))
@@ -395,6 +397,9 @@ func TestRetryAfter(t *testing.T) {
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
+	if _, _, err := s.client(t).SetStock(t.Context(), "10001", client.Setting{Kind: client.Product, Total: 20}); err != nil {
+		t.Fatal(err)
+	}
 	busy := refused(503, "busy", "")
 	for _, tt := range []struct {
 		name   string
@@ -405,6 +410,10 @@ func TestUnknownOutcome(t *testing.T) {
 		{"every answer lost", []fault{answerLost, answerLost, answerLost}, true, true},
 		{"every request lost", []fault{requestLost, requestLost, requestLost}, true, false},
 		{"one answer lost, then busy", []fault{answerLost, busy, busy}, true, true},
+		{"one answer lost, then too many requests", []fault{answerLost, refused(429, "rate-limited", ""), refused(429, "rate-limited", "")}, true, true},
+		{"one answer lost, then not in time", []fault{answerLost, refused(408, "timeout", ""), refused(408, "timeout", "")}, true, true},
+		{"one answer lost, then not authorized", []fault{answerLost, refused(401, "unauthorized", "")}, true, true},
+		{"one answer lost, then another buyer", []fault{answerLost, refused(403, "other-buyer", "")}, true, true},
 		{"unavailable", []fault{busy, busy, unsure("")}, true, true},
 		{"in progress", []fault{answerLost, refused(409, "in-progress", ""), refused(409, "in-progress", "")}, true, true},
 		{"an internal error", []fault{refused(500, "internal", "")}, true, false},
@@ -440,6 +449,13 @@ func TestUnknownOutcome(t *testing.T) {
 
 	t.Run("NobodyListens", func(t *testing.T) {
 		_, err := newClient(t, "http://127.0.0.1:1", client.WithTries(2)).Place(t.Context(), one("u-1"))
+		if _, open := errors.AsType[*client.UnknownOutcome](err); err == nil || open {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("Read", func(t *testing.T) {
+		s.fail(answerLost)
+		_, err := s.client(t, client.WithTries(1)).Stock(t.Context(), "10001")
 		if _, open := errors.AsType[*client.UnknownOutcome](err); err == nil || open {
 			t.Errorf("%v", err)
 		}

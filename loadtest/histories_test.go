@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/history"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -118,6 +119,31 @@ func TestHistories_OtherReplay(t *testing.T) {
 	}
 	if r.Verdict != results.Broken || len(r.Findings) != 1 || r.Findings[0].Kind != results.OtherReplay || r.History.Linearizable != 2 {
 		t.Errorf("%s, linearizable: %+v, findings: %v, faults: %q", r.Verdict, r.History, r.Findings, r.Faults)
+	}
+}
+
+// TestJudgeHistory checks the verdict on a strategy by the decision on a SKU of its history.
+func TestJudgeHistory(t *testing.T) {
+	broken := terms{mayOversell: true, mustOversell: true}
+	for _, test := range []struct {
+		decision   history.Decision
+		terms      terms
+		verdict    string
+		conclusive bool
+	}{
+		{history.Linearizable, terms{}, results.AsPromised, true},
+		{history.NotLinearizable, terms{}, results.Broken, true},
+		{history.Undecided, terms{}, results.Broken, true},
+		{history.Linearizable, terms{ending: interrupted}, results.Undecided, true},
+		{history.NotLinearizable, broken, results.AsPromised, true},
+		{history.Linearizable, broken, results.Broken, false},
+		{history.Undecided, broken, results.Broken, false},
+	} {
+		var r results.Result
+		conclusive := judgeHistory(&r, []history.Verdict{{SKU: "a", Decision: test.decision}}, test.terms)
+		if r.Verdict != test.verdict || conclusive != test.conclusive {
+			t.Errorf("%s under %+v: %s, conclusive %v, %v", test.decision, test.terms, r.Verdict, conclusive, r.Faults)
+		}
 	}
 }
 

@@ -237,16 +237,16 @@ func TestTerms(t *testing.T) {
 		{"broken, guarded, one instance", settings{Instances: 1, Guard: "on"}, broken, soldOut, terms{}},
 		{"open load", settings{Instances: 2, Rate: 10}, broken, soldOut, terms{plenty: true}},
 		{"open load with faults", settings{Instances: 2, Rate: 10, Faults: true}, sound, soldOut, terms{faulty: true}},
-		{"an instance was killed", settings{Instances: 2}, sound, crashed, terms{faulty: true}},
-		{"interrupted", settings{Instances: 2}, sound, interrupted, terms{faulty: true}},
-		{"search", settings{Instances: 2, Search: true}, sound, soldOut, terms{faulty: true, plenty: true}},
+		{"an instance was killed", settings{Instances: 2}, sound, crashed, terms{faulty: true, maxFailures: 1}},
+		{"interrupted", settings{Instances: 2}, sound, interrupted, terms{faulty: true, maxFailures: 1}},
+		{"search", settings{Instances: 2, Search: true}, sound, soldOut, terms{faulty: true, plenty: true, maxFailures: 1}},
 		{"with faults", settings{Instances: 2, Faults: true}, sound, soldOut, terms{faulty: true}},
 		{"a broken target", settings{Instances: 2, Targets: target}, broken, soldOut, terms{}},
 		{"a target with --expect-oversell", settings{Targets: target, ExpectOversell: true}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
 	} {
 		l := &lab{settings: test.settings}
 		got := l.terms(test.spec, test.ending)
-		if got.spec.Name != test.spec.Name || got.mayOversell != test.want.mayOversell || got.mustOversell != test.want.mustOversell || got.mustCatch != test.want.mustCatch || got.plenty != test.want.plenty || got.faulty != test.want.faulty {
+		if got.spec.Name != test.spec.Name || got.mayOversell != test.want.mayOversell || got.mustOversell != test.want.mustOversell || got.mustCatch != test.want.mustCatch || got.plenty != test.want.plenty || got.faulty != test.want.faulty || got.maxFailures != test.want.maxFailures {
 			t.Errorf("%s: %+v", test.name, got)
 		}
 	}

@@ -1,6 +1,7 @@
 package async
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -423,9 +424,14 @@ func TestRejectedOrder(t *testing.T) {
 		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
 			return order.Refused(errors.Join(stock.ErrBusy, ledger.ErrRejected)), true
 		}
-		takes := r.queue(t, 1)
-		if e := r.consumer().end(t.Context(), takes[0]); e.became != refused || e.err != nil {
+		takes, c := r.queue(t, 1), r.consumer()
+		var log bytes.Buffer
+		c.log = slog.New(slog.NewTextHandler(&log, nil))
+		if e := c.end(t.Context(), takes[0]); e.became != refused || e.err != nil {
 			t.Errorf("the order is tried again: %+v", e)
+		}
+		if !strings.Contains(log.String(), "cannot be recorded, and is refused") {
+			t.Errorf("logged %q", &log)
 		}
 		r.check(t, takes, order.TurnedDown)
 	})

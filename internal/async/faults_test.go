@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -194,7 +195,10 @@ func (s *shaky) Open(context.Context, string) error { return s.called("Open") }
 
 func (s *shaky) Usable(context.Context) error { return s.called("Usable") }
 
-func (*shaky) Record(context.Context, stock.Take) (order.Order, order.Outcome) {
+func (s *shaky) Record(context.Context, stock.Take) (order.Order, order.Outcome) {
+	if err := s.called("Record"); err != nil {
+		return order.Order{}, order.Refused(stock.Busy(err))
+	}
 	return order.Order{}, order.Committed()
 }
 
@@ -275,18 +279,26 @@ func TestFailingCalls(t *testing.T) {
 	t.Parallel()
 	for call, says := range map[string]string{
 		"Usable": "reading queued orders failed", "Claim": "reading queued orders failed", "Read": "reading queued orders failed",
-		"Finish": "removing orders from the journal failed", "Backlog": "measuring the journal failed",
+		"Record": "committing a queued order failed", "Finish": "removing orders from the journal failed", "Backlog": "measuring the journal failed",
 		"Redeliver": "looking for queued orders without a place failed", "Leave": "removing consumers from the journal failed",
 	} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := &shaky{fails: failFirst(call, 3, errFault)}
-				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
 				defer stop()
-				s.consumer().Run(ctx)
-				if s.ended != 1 || len(s.calls[call]) == 0 {
-					t.Errorf("the order has ended %d times, after %d such calls", s.ended, len(s.calls[call]))
+				c := s.consumer()
+				c.Run(ctx)
+				var counted dto.Metric
+				if err := c.metrics.ended.WithLabelValues(committed).Write(&counted); err != nil || s.ended != 1 || counted.GetCounter().GetValue() != 1 {
+					t.Errorf("the order has ended %d times, counted %v, %v", s.ended, &counted, err)
+				}
+				if len(s.calls[call]) == 0 {
+					t.Error("there was no such call")
+				}
+				if n := len(s.calls["Leave"]); n != 3 {
+					t.Errorf("consumers were removed %d times, want twice, and once at the end", n)
 				}
 				if logged, want := strings.Count(s.log.String(), says), min(3, len(s.calls[call])); logged != want || strings.Count(s.log.String(), "\n") != want {
 					t.Errorf("%d lines say %q, want %d, and no others: %s", logged, says, want, &s.log)
@@ -298,8 +310,8 @@ func TestFailingCalls(t *testing.T) {
 				if call != "Finish" && failed[1].Sub(failed[0]) < failurePause {
 					t.Errorf("the next try came after %s", failed[1].Sub(failed[0]))
 				}
-				if n := len(claims); n < 30 || n > 70 {
-					t.Errorf("orders of others were claimed %d times in a minute", n)
+				if n := len(claims); n < 90 || n > 210 {
+					t.Errorf("orders of others were claimed %d times in three minutes", n)
 				}
 			})
 		})

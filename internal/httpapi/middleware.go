@@ -54,9 +54,6 @@ func (a *api) jsonOnly(c *gin.Context) {
 // returns the value to panic with. Package http then drops the connection, so that the client does
 // not mistake half an answer for a complete one.
 func (a *api) recoverRequest(c *gin.Context, v any) any {
-	if v == http.ErrAbortHandler {
-		return v
-	}
 	a.Log.ErrorContext(a.withID(c, c.Request.Context()), "a request panicked",
 		"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	if c.Writer.Written() {

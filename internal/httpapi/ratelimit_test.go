@@ -82,7 +82,7 @@ func TestRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limited := func(c *Config) {
 			withTokens(c)
-			c.RateLimit, c.RateBurst = 1, 2
+			c.RateLimit, c.RateBurst = 0.8, 2 // one request in 1.25 s
 			c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32")}
 		}
 		bearer := func(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
@@ -125,7 +125,7 @@ func TestRateLimit(t *testing.T) {
 						answered++
 						continue
 					}
-					if rec.Header().Get("Retry-After") != "1" || !strings.Contains(rec.Body.String(), "/problems/rate-limited") {
+					if rec.Header().Get("Retry-After") != "2" || !strings.Contains(rec.Body.String(), "/problems/rate-limited") {
 						t.Errorf("%s: %v %s", tt.name, rec.Header(), rec.Body)
 					}
 				}

@@ -3,7 +3,9 @@ package ledger
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -168,6 +170,8 @@ func TestLockedRowInAGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
+		var log testenv.Buffer
+		l.log = slog.New(slog.NewTextHandler(&log, nil))
 		locked, other := fresh("locked"), fresh("other")
 		lay(t, l, locked, 10)
 		lay(t, l, other, 10)
@@ -187,6 +191,9 @@ func TestLockedRowInAGroup(t *testing.T) {
 		testenv.Receive(t, "the other SKU's order ends while the row is locked", rs[1].done)
 		if o := rs[1].outcome; !o.Committed() {
 			t.Errorf("the other SKU's order: %+v", o)
+		}
+		if !strings.Contains(log.String(), "stock rows are locked by another transaction") { // the runbook looks for it
+			t.Errorf("logged %q", &log)
 		}
 		testenv.Receive(t, "the other SKU's order that waited for the group", behind.done)
 		if o := behind.outcome; !o.Committed() {

@@ -316,13 +316,13 @@ func TestLossOfSharedLock(t *testing.T) {
 // slowRelease is a watched grant whose release takes a second.
 type slowRelease struct{ watched }
 
-func (slowRelease) Release(context.Context) error {
+func (slowRelease) Release(ctx context.Context) error {
 	time.Sleep(time.Second) // in a bubble
-	return nil
+	return ctx.Err()
 }
 
 // TestWatchEndsWithUnlock unlocks a watched grant whose release is slow. The end of the watch must
-// not let the next waiter ask the backend before the release.
+// not let the next waiter ask the backend before the release. The context of Unlock has ended.
 func TestWatchEndsWithUnlock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -335,9 +335,14 @@ func TestWatchEndsWithUnlock(t *testing.T) {
 		waiter := make(chan Lease, 1)
 		go func() { waiter <- mustLock(t, l, "a") }()
 		synctest.Wait()
-		unlocking := time.Now()
-		go mustUnlock(t, lease)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		unlocking, unlocked := time.Now(), make(chan error, 1)
+		go func() { unlocked <- lease.Unlock(ended) }()
 		mustUnlock(t, <-waiter)
+		if err := <-unlocked; err != nil {
+			t.Error(err)
+		}
 		if took := time.Since(unlocking); took != time.Second {
 			t.Errorf("the waiter was granted the lock after %v, want it after the release", took)
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -70,7 +72,7 @@ func TestLocalKeepsNoStateOfUnusedNames(t *testing.T) {
 func TestLocalCancelDuringUnlock(t *testing.T) {
 	t.Parallel()
 	l := NewLocal()
-	for range 2000 {
+	for i := range 2000 {
 		lease := mustLock(t, l, "a")
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
@@ -80,10 +82,65 @@ func TestLocalCancelDuringUnlock(t *testing.T) {
 			}
 		})
 		waitForWaiters(t, l.locker, "a", 1)
-		all.Go(cancel)
+		if i%2 == 0 {
+			cancel() // the waiter may get the lock before it notices
+		} else {
+			all.Go(cancel)
+		}
 		mustUnlock(t, lease)
 		all.Wait()
-		mustUnlock(t, mustLock(t, l, "a"))
+		lease, err := l.TryLock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, lease)
+	}
+}
+
+// TestLocalReadersBehindAWriter checks that a reader that waits behind a writer gets the lock when
+// the writer gives up.
+func TestLocalReadersBehindAWriter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLocal()
+		first, err := l.RLock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mustUnlock(t, first)
+		ctx, giveUp := context.WithCancel(t.Context())
+		writer, reader := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := l.Lock(ctx, "a")
+			writer <- err
+		}()
+		waitForWaiters(t, l.locker, "a", 1)
+		go func() {
+			lease, err := l.RLock(t.Context(), "a")
+			if err == nil {
+				err = lease.Unlock(t.Context())
+			}
+			reader <- err
+		}()
+		waitForWaiters(t, l.locker, "a", 2)
+		giveUp()
+		if err := testenv.Receive(t, "the reader", reader); err != nil {
+			t.Error(err)
+		}
+		if err := testenv.Receive(t, "the writer", writer); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLocalTokensRise checks that tokens are not behind the clock after a restart.
+func TestLocalTokensRise(t *testing.T) {
+	t.Parallel()
+	clock := uint64(time.Now().UnixMicro())
+	restarted := mustLock(t, NewLocal(), "a")
+	defer mustUnlock(t, restarted)
+	if restarted.Token() < clock {
+		t.Errorf("token %d after a restart at %d", restarted.Token(), clock)
 	}
 }
 

@@ -10,4 +10,9 @@ var calling = []mutant{
 	{"any JSON is an order", "client/call.go", "if !into.complete() {", "if false {", "client TestUnknownOutcome/JSON_of_a_proxy"},
 	{"an order without a key is tried again", "client/call.go", "!(open && r.twice) && c.wait", "c.wait", "client TestWithoutKeys"},
 	{"a request that was not sent may have arrived", "client/call.go", "return answer{}, &lost{err, false}", "return answer{}, &lost{err, true}", "client TestUnknownOutcome/NotSent"},
+	{"a limit that is met later tells of earlier tries", "client/call.go", "p.Status == http.StatusRequestTimeout, p.Status == http.StatusTooManyRequests:", "p.Status == http.StatusRequestTimeout:", "client TestUnknownOutcome/one_answer_lost,_then_too_many_requests"},
+	{"a refused token tells of earlier tries", "client/call.go", "p.Status == http.StatusUnauthorized, ", "", "client TestUnknownOutcome/one_answer_lost,_then_not_authorized"},
+	{"a read has an unknown outcome", "client/call.go", "if !r.changes() {", "if false {", "client TestUnknownOutcome/Read"},
+	{"a timeout of a proxy is not tried again", "client/call.go", "http.StatusBadGateway, http.StatusGatewayTimeout:", "http.StatusBadGateway:", "client TestRetries/a_proxy_fails"},
+	{"a date in Retry-After is ignored", "client/call.go", "return max(0, time.Until(date))", "return max(0, 0*time.Until(date))", "client TestRetryAfter"},
 }

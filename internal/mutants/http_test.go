@@ -55,6 +55,8 @@ var httpAPI = []mutant{
 	{"connections stay open while draining", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
 	{"a client's path is looked up as a route", envelope, "c.FullPath(), status, took", "c.Request.URL.Path, status, took", "internal/httpapi TestRequests/an_ID_in_the_path"},
 	{"half an answer counts as an answer", envelope, "status = http.StatusInternalServerError", "", "internal/httpapi TestRequests_Panic"},
+	{"a panic keeps the headers of the answer", envelope, "delete(c.Writer.Header(), name)", "_ = name", "internal/httpapi TestPanicTooLate"},
+	{"a limited client may try again too early", clients, "(wait+time.Second-1)/time.Second", "wait/time.Second", "internal/httpapi TestRateLimit"},
 	{"the first refusal of a kind is no increase", requests, "a.byStatus[def.status] = m.counter(label, def.status)", "_ = def", "internal/httpapi TestRequests/a_guessed_token"},
 	{"every refused request is logged as an error", envelope, "failure != nil && c.Writer.Status() == http.StatusInternalServerError", "failure != nil", "internal/httpapi TestLogLevels/busy"},
 	{"every warning is written", counting, "h.tracker.count(h.Handler, r)", "h.tracker.count(h.Handler, r) && false", "internal/loglimit TestOutage"},

@@ -15,6 +15,9 @@ const (
 
 // lifecycle has mutants of payments, cancellations, refunds and expiry.
 var lifecycle = []mutant{
+	{"payments that do not pay are not counted", paying, "s.metrics.changes.WithLabelValues(refundDue).Inc()", "", "internal/order TestMetrics"},
+	{"payments that pay are not counted", paying, "s.metrics.changes.WithLabelValues(string(o.Status)).Inc()", "", "internal/order TestMetrics"},
+	{"refunds are not counted", afterward, "s.metrics.changes.WithLabelValues(string(o.Status)).Inc()", "", "internal/order TestMetrics"},
 	{"a paid order is cancelled", orderStatus, "{Pending, cancel, Cancelled, true}", "{Paid, cancel, Cancelled, true}", "internal/order TestTransitions"},
 	{"a payment revives a cancelled order", orderStatus, "{Expired, revive, Paid, false}", "{Cancelled, revive, Paid, false}", "internal/order TestPay"},
 	{"a payment is forgotten when the order has expired", orderStatus, "return Transition{PaymentID: payment, PaymentStatus: PaymentRefundDue}, nil", "return Transition{}, nil", "internal/order TestPay"},

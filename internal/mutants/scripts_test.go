@@ -33,6 +33,8 @@ var scripts = []mutant{
 	{"give does not check the fence", giveLua, "token > 0 and token <", "false and token <", "internal/stock/gate TestFencesAreKept"},
 	{"each instance applies an addition", adjustLua, "or number <= last then", "or number < last then", "internal/protocol TestSweepsAtOnce/SQLite"},
 	{"an addition does not check the fence", adjustLua, "token < tonumber(fence)", "false", "internal/stock/gate TestFencesAreKept"},
+	{"an addition raises no fence", adjustLua, "  fence = ARGV[5]\n", "", "internal/stock/gate TestFencesAreKept"},
+	{"an addition without a token is fenced", adjustLua, "if token > 0 then", "if true then", "internal/stock/gate TestFencesAreKept"},
 	{"units in several segments count as sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
 	{"sold out during a gather", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
 	{"the counter of gathers is even during a gather", "internal/stock/gate/gather.go", "odd == begins", "odd != begins", "internal/stock/gate TestAnnounce"},

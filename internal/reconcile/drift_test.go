@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -227,6 +228,8 @@ func TestManyInFlight(t *testing.T) {
 				gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, InFlight: int64(test.inFlight)}
 				gate.redis.counts["other"] = stock.Level{SKU: "other", Filled: true, Epoch: epoch, Available: 9}
 				gate.redis.inFlight = slices.Repeat([]stock.Take{takeOf("a", epoch)}, test.recorded)
+				var log logged
+				r.logTo(&log)
 				for range 2 {
 					if _, err := r.compareNext(t.Context()); err != nil {
 						t.Error(err)
@@ -236,8 +239,23 @@ func TestManyInFlight(t *testing.T) {
 				if !slices.Equal(l.raises, test.refilled) {
 					t.Errorf("refilled %v, want %v", l.raises, test.refilled)
 				}
+				if w := log.warnings(); strings.Contains(w, "too many takes") != (test.recorded == maxCounted) {
+					t.Errorf("logged %s", w)
+				}
 			})
 		})
+	}
+}
+
+// TestSuspectsAreBounded checks that the SKUs that wait for a second check are bounded.
+func TestSuspectsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := comparison{suspects: make(map[stock.SKU]suspect)}
+	for n := range maxSuspects + 1 {
+		c.note(stock.SKU(strconv.Itoa(n)), difference{}, stock.Comparison{Least: 1})
+	}
+	if len(c.suspects) != maxSuspects {
+		t.Errorf("%d SKUs wait for a second check", len(c.suspects))
 	}
 }
 

@@ -21,11 +21,13 @@ import (
 )
 
 // TestSuperseded checks that an instance whose stock another layout has taken over reports that,
-// and neither sweeps nor takes a step.
+// logs it once, and neither sweeps nor takes a step.
 func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	row := &ownerRow{}
 	r, _, l := started(t, row)
+	var log logged
+	r.logTo(&log)
 	work := 0
 	l.onDeliver, l.onPage = func() { work++ }, func() { work++ }
 	row.owner.Layout = "other"
@@ -34,8 +36,14 @@ func TestSuperseded(t *testing.T) {
 		return r.PrepareRetry(ctx, stock.ErrNoGeneration)
 	}} {
 		r.generations.superseded.Store(false)
-		if err := call(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
-			t.Errorf("%s: %v", name, err)
+		log.text.Reset()
+		for range 2 {
+			if err := call(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if n := strings.Count(log.warnings(), "has taken over the stock"); n != 1 {
+			t.Errorf("%s: %d lines of %s", name, n, log.warnings())
 		}
 		if err := r.Usable(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
 			t.Errorf("usable after %s: %v", name, err)
@@ -660,6 +668,12 @@ func TestFailuresAreLogged(t *testing.T) {
 		"claiming a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
 			l.setAway(true)
 			r.keepDelivering(ctx)
+		},
+		"a job failed and is released": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
+			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) { return 0, errAway }, func() {})
+		},
+		"gate and ledger differ at rest": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
+			_ = r.mendDrift(ctx, "unknown", difference{})
 		},
 		"renewing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
 			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {

@@ -50,16 +50,18 @@ func (t *fakeJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Jo
 	return job, nil
 }
 
-func (t *fakeJobs) RenewJob(_ context.Context, j ledger.Job) error {
-	return t.setLease(j, ledger.JobLease)
+func (t *fakeJobs) RenewJob(ctx context.Context, j ledger.Job) error {
+	return t.setLease(ctx, j, ledger.JobLease)
 }
 
-func (t *fakeJobs) ReleaseJob(_ context.Context, j ledger.Job) error { return t.setLease(j, 0) }
+func (t *fakeJobs) ReleaseJob(ctx context.Context, j ledger.Job) error { return t.setLease(ctx, j, 0) }
 
-func (t *fakeJobs) setLease(j ledger.Job, lease time.Duration) error {
+func (t *fakeJobs) setLease(ctx context.Context, j ledger.Job, lease time.Duration) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
 	case t.away:
 		return errAway
 	case j != t.leases[j.Name].job:
@@ -154,21 +156,24 @@ type dead struct {
 
 func (d *dead) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
 	if d.killed.Load() {
-		return ledger.Job{}, errAway
+		<-ctx.Done()
+		return ledger.Job{}, ctx.Err()
 	}
 	return d.JobLedger.ClaimJob(ctx, name, holder)
 }
 
 func (d *dead) RenewJob(ctx context.Context, j ledger.Job) error {
 	if d.killed.Load() {
-		return errAway
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	return d.JobLedger.RenewJob(ctx, j)
 }
 
 func (d *dead) ReleaseJob(ctx context.Context, j ledger.Job) error {
 	if d.killed.Load() {
-		return errAway
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	return d.JobLedger.ReleaseJob(ctx, j)
 }
@@ -217,6 +222,9 @@ func TestJobHandover(t *testing.T) {
 				time.Sleep(time.Minute)
 				if n := len(first.taken()); n != 0 {
 					t.Errorf("the first instance took %d more steps", n)
+				}
+				if f, s := value(t, first.metrics.held.WithLabelValues("job")), value(t, second.metrics.held.WithLabelValues("job")); f != 0 || s != 1 {
+					t.Errorf("by their metrics, the instances hold %v and %v jobs", f, s)
 				}
 			})
 		})

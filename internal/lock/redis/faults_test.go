@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -221,6 +222,46 @@ func TestUnansweredRenewal(t *testing.T) {
 		}
 		f.mustBeFree()
 	})
+}
+
+// noting is a hook that notes when the last command was answered.
+type noting struct{ answered time.Time }
+
+func (*noting) DialHook(next goredis.DialHook) goredis.DialHook { return next }
+
+func (*noting) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
+	return next
+}
+
+func (n *noting) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		err := next(ctx, cmd)
+		n.answered = time.Now()
+		return err
+	}
+}
+
+// TestLeaseCountsFromTheRequest checks that a lease ends before the server may grant the lock to
+// another holder, however late the answer comes.
+func TestLeaseCountsFromTheRequest(t *testing.T) {
+	t.Parallel()
+	const lease = time.Hour // long enough that no renewal is sent meanwhile
+	client, n := storetest.Redis(t, testenv.Redis(t)), new(noting)
+	client.AddHook(n)
+	g, err := newLocker(t, client, Options{Lease: lease}).backend.Acquire(t.Context(), "late-"+uuid.NewString(), false, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := g.(*grant)
+	if !held.Until().Before(n.answered.Add(lease)) {
+		t.Error("the grant counts from the answer")
+	}
+	if err := held.renew(t.Context()); err != nil || !held.Until().Before(n.answered.Add(lease)) {
+		t.Errorf("the renewal counts from the answer, %v", err)
+	}
+	if err := g.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestUnansweredQuestion loses the answers to all calls of a holder or a job. The error must name

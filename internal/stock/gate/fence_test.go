@@ -233,6 +233,9 @@ func TestFencesAreKept(t *testing.T) {
 	if err := g.adjust(ctx, under(7), addition); err != nil {
 		t.Error(err)
 	}
+	if _, err := g.take(ctx, under(6), orderOf("a", 1)); !errors.Is(err, errFenced) {
+		t.Errorf("a take under a token older than an addition's: %v", err)
+	}
 	if err := g.give(ctx, under(8), held); err != nil {
 		t.Error(err)
 	}
@@ -245,6 +248,9 @@ func TestFencesAreKept(t *testing.T) {
 	}
 	if _, err := g.take(ctx, under(2), orderOf("a", 1)); err != nil {
 		t.Errorf("after a fill under a smaller token: %v", err)
+	}
+	if err := g.adjust(ctx, unfenced, stock.Change{SKU: "a", Epoch: 2, Number: 1, Delta: 1}); err != nil {
+		t.Errorf("an addition without a token: %v", err)
 	}
 }
 

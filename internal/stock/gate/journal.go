@@ -121,9 +121,6 @@ func (j *Journal) take(ctx context.Context, d stock.Deduction, entry journalEntr
 // taken again since. If it fails, it may have finished some of the takes. Finishing a take again
 // does no harm.
 func (j *Journal) Finish(ctx context.Context, takes ...stock.Take) error {
-	if len(takes) == 0 {
-		return nil
-	}
 	return j.gate.counter.settle(ctx, []string{j.journal, j.queued}, takes)
 }
 

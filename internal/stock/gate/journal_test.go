@@ -456,6 +456,12 @@ func TestLeave(t *testing.T) {
 		if got := names(); slices.Contains(got, "busy") {
 			t.Errorf("consumers %v", got)
 		}
+		if err := g.client.XGroupCreateConsumer(t.Context(), j.journal, consumers, "gone").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.client.Eval(t.Context(), leaveLua, []string{j.journal}, "", -2 /* less than any idle time */).Err(); err != nil || slices.Contains(names(), "gone") {
+			t.Errorf("after a long time: consumers %v, %v", names(), err)
+		}
 	})
 }
 
@@ -550,6 +556,7 @@ func TestClusterHasNoJournal(t *testing.T) {
 func TestRedeliver(t *testing.T) {
 	t.Parallel()
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
+		j.limit = 3
 		fill(t, g, "a", 1, 5)
 		var queued []stock.Take
 		for range 3 {
@@ -566,8 +573,14 @@ func TestRedeliver(t *testing.T) {
 			t.Fatalf("read %v", got)
 		}
 		redeliver(0)
-		message, _, _ := strings.Cut(g.client.HGet(t.Context(), g.queuedKey(), queued[1].OrderID.String()).Val(), " ")
-		if err := g.client.XDel(t.Context(), g.journalKey(), message).Err(); err != nil {
+		entry := func(of stock.Take) (message, rest string) {
+			message, rest, _ = strings.Cut(g.client.HGet(t.Context(), g.queuedKey(), of.OrderID.String()).Val(), " ")
+			return message, rest
+		}
+		message, rest := entry(queued[1])
+		another, _ := entry(queued[2]) // a new stream may use an ID again
+		if err := errors.Join(g.client.XDel(t.Context(), g.journalKey(), message).Err(),
+			g.client.HSet(t.Context(), g.queuedKey(), queued[1].OrderID.String(), another+" "+rest).Err()); err != nil {
 			t.Fatal(err)
 		}
 		redeliver(1)
@@ -579,6 +592,9 @@ func TestRedeliver(t *testing.T) {
 		}
 		if length, _, err := j.Backlog(t.Context()); length != 3 || err != nil {
 			t.Errorf("%d orders are queued (%v), want 3", length, err)
+		}
+		if _, err := j.Queue(t.Context(), linesOf("a"), queuedAt); !errors.Is(err, stock.ErrBusy) {
+			t.Errorf("one order more than the limit: %v", err)
 		}
 		redeliver(3)
 		read(t, j, "y") // creates the group
