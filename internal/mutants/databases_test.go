@@ -91,6 +91,8 @@ var databases = []mutant{
 	{"a dirty schema of SQLite is completed", migrateKilled, "if !d.sql.commitsDDL {", "if false {", "internal/store TestMigrateDown_Dirty/SQLite"},
 	{"a migration down of a newer schema does nothing", "internal/store/migrate.go", "errors.Is(err, os.ErrNotExist) && steps.version == database.NilVersion {", "errors.Is(err, os.ErrNotExist) {", "internal/store TestMigrate_AnotherVersion/SQLite"},
 	{"a migration down without a migration is an error", "internal/store/migrate.go", "errors.Is(err, os.ErrNotExist) && steps.version == database.NilVersion {", "false {", "internal/store TestMigrate_UpDownUp/SQLite"},
+	{"another program's versions are migrated", migrateSteps, "if err != nil || exists {", "if err != nil || exists || true {", "internal/store TestMigrate_ForeignVersion/MariaDB"},
+	{"a first migration that was killed is another program's", migrateSteps, "version == 1 && !dirty)", "version == 1)", "internal/store TestMigrate_Killed/MariaDB/up"},
 	{"a newer schema that is dirty is an interrupted one", "internal/store/migrate.go", "case errors.As(err, &dirty) && dirty.Version > int(latest):", "case false:", "internal/store TestMigrate_AnotherVersion/SQLite"},
 	{"a migration down on MariaDB holds only the tables that it drops", migrateSteps, "(?:DROP|ALTER) TABLE", "DROP TABLE", "internal/store TestMigrate_UpDownUp/MariaDB"},
 	{"migrations commit apart from their version", storePostgres, "\"BEGIN ISOLATION LEVEL READ COMMITTED\"", "\"SELECT 1\"", "internal/store TestWholeDriver_FailureChangesNothing/PostgreSQL"},

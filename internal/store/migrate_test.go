@@ -181,6 +181,38 @@ func TestMigrateUp_ForeignTable(t *testing.T) {
 	})
 }
 
+// TestMigrate_ForeignVersion checks that the versions of another program, which uses the same
+// library, are refused and stay as they are.
+func TestMigrate_ForeignVersion(t *testing.T) {
+	t.Parallel()
+	forEachSQL(t, func(t *testing.T, dbURL string) {
+		s := opened(t, dbURL)
+		run(t, s.DB(), "CREATE TABLE schema_migrations (version BIGINT NOT NULL PRIMARY KEY, dirty BOOLEAN NOT NULL)")
+		run(t, s.DB(), "INSERT INTO schema_migrations (version, dirty) VALUES (1, FALSE)")
+		latest, err := migrations.Latest(string(s.dialect))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, foreign := range []struct {
+			version uint
+			dirty   bool
+		}{{1, false}, {2, true}, {latest - 1, false}, {latest, false}} {
+			run(t, s.DB(), "UPDATE schema_migrations SET version = ?, dirty = ?", foreign.version, foreign.dirty)
+			for name, migrate := range map[string]func(context.Context) error{"MigrateUp": s.MigrateUp, "MigrateDown": s.MigrateDown} {
+				if err := migrate(t.Context()); err == nil || !strings.Contains(err.Error(), "another program") {
+					t.Errorf("%s at %+v: error %v, want one that names the cause", name, foreign, err)
+				}
+				if version, dirty, err := s.SchemaVersion(t.Context()); version != foreign.version || dirty != foreign.dirty || err != nil {
+					t.Errorf("%s at %+v: now version %d, dirty %v, %v", name, foreign, version, dirty, err)
+				}
+			}
+		}
+		if got := tables(t, s); len(got) != 0 {
+			t.Errorf("tables %q were created", got)
+		}
+	})
+}
+
 // TestMigrate_CountedClaims checks that a buyer limit whose claims are being counted remains one,
 // even if the migration was killed before it converted the rows.
 func TestMigrate_CountedClaims(t *testing.T) {

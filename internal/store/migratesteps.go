@@ -58,7 +58,21 @@ func lockPatiently(lock func() error) error {
 func (d *stepDriver) Version() (version int, dirty bool, err error) {
 	version, dirty, err = d.migrationDriver.Version()
 	d.version = version
+	if err == nil && (version > 1 || version == 1 && !dirty) { // otherwise the table may not exist
+		err = d.refuseForeignVersion(version)
+	}
 	return version, dirty, err
+}
+
+// refuseForeignVersion returns an error if schema_migrations, which the library names, has the
+// versions of another program.
+func (d *stepDriver) refuseForeignVersion(version int) error {
+	exists, err := d.sql.hasTable(context.Background(), "ledger")
+	if err != nil || exists {
+		return err
+	}
+	return fmt.Errorf("schema_migrations has version %d, but there is no table ledger; nothing was migrated. "+
+		"If the versions are those of another program, use a database of your own", version)
 }
 
 func (d *stepDriver) SetVersion(version int, dirty bool) error {
