@@ -454,8 +454,7 @@ func (r *Reconciler) repairAll(ctx context.Context, found []reading) error {
 	return nil
 }
 
-// repair makes the ledger's counts agree with the orders, and the gate's with the ledger's. It does
-// not change a gate that was refilled since it was read.
+// repair makes the ledger's counts agree with the orders, and the gate's with the ledger's.
 func (r *Reconciler) repair(ctx context.Context, f Finding) error {
 	sku := f.Count.SKU
 	if f.has(LedgerDiffers, ClaimsDiffer) {
@@ -464,7 +463,5 @@ func (r *Reconciler) repair(ctx context.Context, f Finding) error {
 		}
 		return r.Refill(ctx, sku)
 	}
-	return r.refillIf(ctx, sku, func(row ledger.StockRow, _ stock.Level) bool {
-		return row.Epoch == f.Count.Epoch && f.has(NotFilled, GateDiffers, Unrecorded)
-	})
+	return r.refillIf(ctx, sku, func(ledger.StockRow, stock.Level) bool { return f.has(NotFilled, GateDiffers, Unrecorded) })
 }
