@@ -96,6 +96,7 @@ var locks = []mutant{
 	{"a Redis lease that has ended is renewed by a late answer", redisWatchdog, "case !time.Now().Before(until):", "case false:", "internal/lock/redis TestLateRenewal"},
 	{"a Redis lease is renewed after its watchdog was stopped", redisWatchdog, "if g.stopped {\n\t\tg.mu.Unlock()\n\t\treturn\n\t}\n", "", "internal/lock/redis TestStoppedWatchdog"},
 	{"a renewal goes on after the release of a Redis lock", redisWatchdog, "if g.cancelRenewal != nil {", "if false {", "internal/lock/redis TestUnansweredRenewal/until_the_release"},
+	{"a closed ZooKeeper Locker keeps its leases", zookeeperLock, "l.backend.suspend() // the client", "// the client", "internal/lock/zookeeper TestCloseEndsLeases"},
 	{"a loss during a handover is ignored", handover, "	reason := l.reason\n	l.mu.Unlock()", "	var reason error\n	l.mu.Unlock()", "internal/lock TestLossDuringHandover"},
 	{"a lease does not end by itself", locker, "if g, ok := g.(ExpiringGrant); ok && !h.ended {", "if g, ok := g.(ExpiringGrant); ok && false {", "internal/lock TestLeaseExpires"},
 	{"a renewed lease ends at its old end", lostLock, "if left <= 0 {", "if true {", "internal/lock TestLeaseExpires"},
