@@ -249,7 +249,7 @@ func TestFinishRequests_ServerFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		served, start := make(chan error, 1), time.Now()
 		served <- errNotReady
-		err := finishRequests(new(http.Server), nil, served, time.Hour, slog.New(slog.DiscardHandler))
+		err := finishRequests(new(http.Server), listenOnce(nil), served, time.Hour, slog.New(slog.DiscardHandler))
 		if err != errNotReady || time.Since(start) != 0 { //nolint:errorlint // the identical error is expected
 			t.Errorf("%v after %v", err, time.Since(start))
 		}

@@ -46,7 +46,7 @@ func newFaulty(t *testing.T, options Options) faulty {
 func (f faulty) hang() (hung <-chan struct{}, ended <-chan error) {
 	var next sync.Once
 	hangs, end := make(chan struct{}), make(chan error, 1)
-	f.ours.backend.client.AddHook(through(func(ctx context.Context, cmd goredis.Cmder, run goredis.ProcessHook) (err error) {
+	f.ours.backend.client.AddHook(faults.Around(func(ctx context.Context, _ []goredis.Cmder, run func(context.Context) error) (err error) {
 		next.Do(func() {
 			close(hangs)
 			<-ctx.Done()
@@ -56,7 +56,7 @@ func (f faulty) hang() (hung <-chan struct{}, ended <-chan error) {
 		if err != nil {
 			return err
 		}
-		return run(ctx, cmd)
+		return run(ctx)
 	}))
 	return hangs, end
 }
@@ -145,11 +145,11 @@ func TestUnansweredRequest(t *testing.T) {
 func TestCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, Options{})
-	f.ours.backend.client.AddHook(through(func(ctx context.Context, cmd goredis.Cmder, run goredis.ProcessHook) error {
+	f.ours.backend.client.AddHook(faults.Around(func(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
 		if _, bounded := ctx.Deadline(); !bounded {
-			t.Errorf("%s has no deadline", cmd.Name())
+			t.Errorf("%s has no deadline", cmds[0].Name())
 		}
-		return run(ctx, cmd)
+		return run(ctx)
 	}))
 	g := f.acquire()
 	next, err := g.HandOver(t.Context(), func(error) {})
@@ -273,19 +273,6 @@ func TestUnansweredRenewal(t *testing.T) {
 	})
 }
 
-// through is a hook that runs each command through a function.
-type through func(ctx context.Context, cmd goredis.Cmder, run goredis.ProcessHook) error
-
-func (through) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-
-func (through) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return next
-}
-
-func (f through) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error { return f(ctx, cmd, next) }
-}
-
 // TestLeaseCountsFromTheRequest checks that a lease ends before the server may grant the lock to
 // another holder, however late the answer comes.
 func TestLeaseCountsFromTheRequest(t *testing.T) {
@@ -293,8 +280,8 @@ func TestLeaseCountsFromTheRequest(t *testing.T) {
 	const lease = time.Hour // long enough that no renewal is sent meanwhile
 	client := storetest.Redis(t, testenv.Redis(t))
 	var answered time.Time // when the last command was answered
-	client.AddHook(through(func(ctx context.Context, cmd goredis.Cmder, run goredis.ProcessHook) error {
-		err := run(ctx, cmd)
+	client.AddHook(faults.Around(func(ctx context.Context, _ []goredis.Cmder, run func(context.Context) error) error {
+		err := run(ctx)
 		answered = time.Now()
 		return err
 	}))
@@ -321,9 +308,9 @@ func TestStoppedWatchdog(t *testing.T) {
 	f := newFaulty(t, Options{})
 	g := f.acquire()
 	commands := 0
-	f.ours.backend.client.AddHook(through(func(ctx context.Context, cmd goredis.Cmder, run goredis.ProcessHook) error {
+	f.ours.backend.client.AddHook(faults.Around(func(ctx context.Context, _ []goredis.Cmder, run func(context.Context) error) error {
 		commands++
-		return run(ctx, cmd)
+		return run(ctx)
 	}))
 	g.runWatchdog()
 	if commands != 0 {
@@ -342,9 +329,9 @@ func TestLateRenewal(t *testing.T) {
 	g := f.acquire()
 	end := time.Now().Add(100 * time.Millisecond)
 	g.until = end
-	f.ours.backend.client.AddHook(through(func(ctx context.Context, cmd goredis.Cmder, run goredis.ProcessHook) error {
-		testenv.Await(t, "the lease ends", func() bool { return !time.Now().Before(end) })
-		return run(context.WithoutCancel(ctx), cmd)
+	f.ours.backend.client.AddHook(faults.Around(func(ctx context.Context, _ []goredis.Cmder, run func(context.Context) error) error {
+		<-ctx.Done() // at the end of the lease
+		return run(context.WithoutCancel(ctx))
 	}))
 	if err := g.renew(t.Context()); !errors.Is(err, lock.ErrExpired) {
 		t.Errorf("renew returned %v, want %v", err, lock.ErrExpired)
