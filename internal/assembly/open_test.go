@@ -146,6 +146,9 @@ func TestRunBeside(t *testing.T) {
 	asked := make(chan struct{})
 	i.Stores.Redis.AddHook(faults.Around(func(ctx context.Context, _ []redis.Cmder, run func(context.Context) error) error {
 		first.Do(func() {
+			if ctx.Err() != nil {
+				t.Error("the instance does not run after the end of its context")
+			}
 			close(asked)
 			<-ctx.Done()
 			_ = run(context.WithoutCancel(ctx))
