@@ -57,11 +57,8 @@ func drainQueued(ctx context.Context, c config, stdout io.Writer, log *slog.Logg
 		return err
 	}
 	defer instance.RunBeside(ctx)()
-	if err := awaitDrained(ctx, instance, found, log); err != nil {
+	if err := releaseDrained(ctx, instance, found, log); err != nil {
 		return err
-	}
-	if err := instance.Reconciler.Release(ctx); err != nil {
-		return fmt.Errorf("giving up the stock: %w", err)
 	}
 	_, err = fmt.Fprintf(stdout, "%d orders were queued, none is left; any strategy can take over the stock\n", found)
 	return err
@@ -93,9 +90,9 @@ const (
 	progressPause = 5 * time.Second
 )
 
-// awaitDrained waits until no order is queued. found is the number of orders that were queued at
-// the start.
-func awaitDrained(ctx context.Context, i *assembly.Instance, found int64, log *slog.Logger) error {
+// releaseDrained waits until no order is queued, and gives the stock up. found is the number of
+// orders that were queued at the start.
+func releaseDrained(ctx context.Context, i *assembly.Instance, found int64, log *slog.Logger) error {
 	log.Info("committing queued orders", "orders", found)
 	for told := time.Now(); ; {
 		left, err := i.Consumer.Queued(ctx)
@@ -103,6 +100,9 @@ func awaitDrained(ctx context.Context, i *assembly.Instance, found int64, log *s
 		case ctx.Err() != nil:
 			return fmt.Errorf("draining: stopped, orders may be left: run api drain again: %w", ctx.Err())
 		case err == nil && left == 0:
+			if err := i.Reconciler.Release(ctx); err != nil {
+				return fmt.Errorf("giving up the stock: %w", err)
+			}
 			return nil
 		}
 		if err := i.Reconciler.Usable(ctx); errors.Is(err, stock.ErrSuperseded) {

@@ -255,9 +255,10 @@ func TestDrainQueued_Twice(t *testing.T) {
 	mustCall(t, 201, "POST", next.URL()+"/orders", orderBody("u", "q", 1))
 }
 
-// TestAwaitDrained: a journal that does not answer may have orders, so the drain asks again. It
-// ends with an error if an instance that queues has taken over the stock meanwhile.
-func TestAwaitDrained(t *testing.T) {
+// TestReleaseDrained: a journal that does not answer may have orders, so the drain asks again. It
+// ends with an error if an instance that queues has taken over the stock meanwhile, even after the
+// last order was committed.
+func TestReleaseDrained(t *testing.T) {
 	t.Parallel()
 	log, parts := slog.New(slog.DiscardHandler), assembly.Parts{Strategy: assembly.Queueing(), Guard: true, Draining: true}
 	stores, err := assembly.OpenStores(t.Context(), parts, log)
@@ -290,7 +291,7 @@ func TestAwaitDrained(t *testing.T) {
 		}
 		return errors.New("the journal does not answer")
 	}))
-	if err := awaitDrained(ctx, draining, 1, log); err != nil || failures != most {
+	if err := releaseDrained(ctx, draining, 1, log); err != nil || failures != most {
 		t.Errorf("%d failures, %v", failures, err)
 	}
 	parts.Draining = false
@@ -299,8 +300,12 @@ func TestAwaitDrained(t *testing.T) {
 		t.Errorf("the stock was taken over: %v", err)
 	}
 	failures, most = 0, give
-	if err := awaitDrained(ctx, draining, 1, log); !errors.Is(err, stock.ErrSuperseded) {
+	if err := releaseDrained(ctx, draining, 1, log); !errors.Is(err, stock.ErrSuperseded) {
 		t.Errorf("%d failures, %v", failures, err)
+	}
+	failures, most = 0, 0
+	if err := releaseDrained(ctx, draining, 1, log); err == nil {
+		t.Error("the stock of another instance was given up")
 	}
 }
 

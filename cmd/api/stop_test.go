@@ -174,6 +174,88 @@ func TestEndWithin(t *testing.T) {
 	})
 }
 
+// oneConnection is a listener that accepts one connection.
+type oneConnection struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	close  func()
+}
+
+func listenOnce(conn net.Conn) oneConnection {
+	l := oneConnection{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
+	l.conns <- conn
+	l.close = sync.OnceFunc(func() { close(l.closed) })
+	return l
+}
+
+func (l oneConnection) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l oneConnection) Close() error { l.close(); return nil }
+
+func (oneConnection) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestFinishRequests_InTime stops a server with a request that does not end by itself. The request is
+// cut off after answerTimeout, which leaves time to close the stores.
+func TestFinishRequests_InTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, side := net.Pipe()
+		listener := listenOnce(side)
+		began, ended := make(chan struct{}), make(chan struct{})
+		server := &http.Server{ReadHeaderTimeout: time.Hour, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			close(began)
+			<-r.Context().Done()
+			close(ended)
+		})}
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		if _, err := io.WriteString(client, "GET / HTTP/1.1\r\nHost: host\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		<-began
+		var stopping sync.WaitGroup
+		start, took := time.Now(), time.Duration(0)
+		stopping.Go(func() {
+			if err := finishRequests(server, listener, served, 0, slog.New(slog.DiscardHandler)); err != nil {
+				t.Error(err)
+			}
+			took = time.Since(start)
+		})
+		time.Sleep(stopTimeout)
+		synctest.Wait()
+		select {
+		case <-ended:
+		default:
+			t.Error("the request was not cut off")
+		}
+		client.Close() // ends the request in any case
+		stopping.Wait()
+		if took != answerTimeout {
+			t.Errorf("stopped after %v, want %v", took, answerTimeout)
+		}
+	})
+}
+
+// TestFinishRequests_ServerFails lets the server fail before --drain-delay has passed.
+func TestFinishRequests_ServerFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		served, start := make(chan error, 1), time.Now()
+		served <- errNotReady
+		err := finishRequests(new(http.Server), listenOnce(nil), served, time.Hour, slog.New(slog.DiscardHandler))
+		if err != errNotReady || time.Since(start) != 0 { //nolint:errorlint // the identical error is expected
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
 // checkNotReady checks that /readyz is 503 while a store does not answer.
 func checkNotReady(t *testing.T, url string) {
 	t.Helper()

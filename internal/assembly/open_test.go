@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,7 +17,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestDraining checks that a draining instance takes the stock from a serving instance with the
@@ -95,3 +102,66 @@ type oldRedis struct{}
 func (oldRedis) Error() string { return "ERR unknown command" }
 
 func (oldRedis) RedisError() {}
+
+// TestOpen_ClosesStores checks that an instance that cannot be opened leaves no open store behind.
+func TestOpen_ClosesStores(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder) // of the embedded database
+	all := Strategies()
+	needsRowLocks := all[slices.IndexFunc(all, Spec.NeedsRowLocks)]
+	if _, err := Open(t.Context(), Parts{Strategy: needsRowLocks}, Options{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, sqltx.ErrNoSkipLocked) {
+		t.Errorf("row locks in SQLite: %v", err)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+
+	lua, _ := FindStrategy("lua")
+	s, err := openNamed(t.Context(), Parts{Strategy: lua, DB: "sqlite://" + filepath.Join(folder, "orders.db"), Migrate: true, Redis: "redis://127.0.0.1:1"})
+	if err == nil || s.SQL == nil {
+		t.Fatalf("opened without a Redis: %v", err)
+	}
+	if _, err := s.SQL.Pool().Conn(t.Context()); err == nil {
+		t.Error("the database is open")
+	}
+}
+
+// TestRunBeside runs an instance whose context has ended. It must run until stop is called, and have
+// ended when stop returns.
+func TestRunBeside(t *testing.T) {
+	t.Parallel()
+	lua, _ := FindStrategy("lua")
+	i, err := Open(t.Context(), Parts{Strategy: lua, Guard: true}, Options{TakeDeadline: time.Minute, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = i.Close() })
+	if err := i.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var (
+		first    sync.Once
+		answered atomic.Bool
+	)
+	asked := make(chan struct{})
+	i.Stores.Redis.AddHook(faults.Around(func(ctx context.Context, _ []redis.Cmder, run func(context.Context) error) error {
+		first.Do(func() {
+			if ctx.Err() != nil {
+				t.Error("the instance does not run after the end of its context")
+			}
+			close(asked)
+			<-ctx.Done()
+			_ = run(context.WithoutCancel(ctx))
+			answered.Store(true)
+		})
+		return run(ctx)
+	}))
+	ended, end := context.WithCancel(t.Context())
+	end()
+	stop := i.RunBeside(ended)
+	testenv.Receive(t, "the instance runs", asked)
+	stop()
+	if !answered.Load() {
+		t.Error("stop returns while the instance runs")
+	}
+}

@@ -187,6 +187,10 @@ func TestSilentTransaction(t *testing.T) {
 				_, _, err := l.Set(ctx, stock.Setting{SKU: "silent", Kind: stock.Product, Total: 1})
 				return err == nil
 			}
+			calls["Record, silent "+since] = func(ctx context.Context) bool {
+				_, out := l.Record(ctx, takeOf("silent"))
+				return out.Committed()
+			}
 			calls["Revive, silent "+since] = func(ctx context.Context) bool {
 				_, out := l.Revive(ctx, order.Order{ID: uuid.New(), Status: order.Expired}, takeOf("silent"), "payment")
 				return out.Committed()

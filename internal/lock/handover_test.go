@@ -339,3 +339,51 @@ func TestLossDuringHandover(t *testing.T) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}
 }
+
+// handsOverAgain is a grant that hands itself over any number of times.
+type handsOverAgain struct{ *fakeGrant }
+
+func (g handsOverAgain) HandOver(_ context.Context, lost func(error)) (Grant, error) {
+	return handsOverAgain{&fakeGrant{g.backend, lost}}, nil
+}
+
+// unlockToWaiter unlocks the lease of the lock a while a waiter waits, and returns the waiter's lease.
+func unlockToWaiter(t *testing.T, l *locker, held Lease) Lease {
+	t.Helper()
+	granted := make(chan Lease, 1)
+	go func() { granted <- mustLock(t, l, "a") }()
+	waitForWaiters(t, l, "a", 1)
+	mustUnlock(t, held)
+	return testenv.Receive(t, "the waiter has the lock", granted)
+}
+
+// TestOtherProcessesGetATurn hands a lock over within the process until it is released: after
+// maxHandovers, or as soon as the process has kept the lock for maxHandoverTime.
+func TestOtherProcessesGetATurn(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name      string
+		since     time.Duration // when the process got the lock, from now
+		handovers int
+	}{
+		{"number", time.Hour, maxHandovers}, // the time does not pass
+		{"time", -time.Hour, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverAgain{g} })
+			l := newLocker(b)
+			held := mustLock(t, l, "a")
+			held.(*lease).hold.since = time.Now().Add(test.since)
+			handovers := -1
+			for b.released.Load() == 0 && handovers <= test.handovers {
+				held = unlockToWaiter(t, l, held)
+				handovers++
+			}
+			if handovers != test.handovers {
+				t.Errorf("%d handovers, want %d", handovers, test.handovers)
+			}
+			mustUnlock(t, held)
+		})
+	}
+}

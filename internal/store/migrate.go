@@ -183,9 +183,6 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(context.Context, 
 // that would otherwise wait for an answer for ever.
 func closingWith(ctx context.Context, dial dialFunc) dialFunc {
 	return func(dialing context.Context, network, address string) (net.Conn, error) {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
 		conn, err := dial(dialing, network, address)
 		if err == nil {
 			context.AfterFunc(ctx, func() { _ = conn.Close() })

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/google/uuid"
@@ -440,6 +442,14 @@ func TestMigrate_ContextEnded(t *testing.T) {
 			t.Errorf("error %v, want context.Canceled", err)
 		}
 		checkVersion(t, s, 0)
+		ctx, cancel = context.WithCancel(t.Context())
+		err := s.migrate(ctx, false, func(context.Context, *stepDriver, *migrate.Migrate) error {
+			cancel() // the library then starts no further migration, and reports success
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("ended meanwhile: %v, want context.Canceled", err)
+		}
 	})
 }
 
@@ -510,6 +520,35 @@ func TestMigrate_ProcessesAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestWholeDriver_ClosesPool checks that the driver closes its pool, even if it cannot be opened.
+func TestWholeDriver_ClosesPool(t *testing.T) {
+	t.Parallel()
+	mustBeClosed := func(pool *sql.DB) {
+		t.Helper()
+		if err := pool.PingContext(t.Context()); err == nil || !strings.Contains(err.Error(), "database is closed") {
+			t.Errorf("the pool is open: %v", err)
+		}
+	}
+	pool := opened(t, testenv.SQLite(t)).Pool()
+	driver, err := newWholeDriver(pool, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := driver.Close(); err != nil {
+		t.Error(err)
+	}
+	mustBeClosed(pool)
+
+	away, err := sql.Open("mysql", "user@tcp(127.0.0.1:1)/name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newWholeDriver(away, "", ""); err == nil {
+		t.Error("opened without a server")
+	}
+	mustBeClosed(away)
 }
 
 // TestWholeDriver_FailureChangesNothing checks that a failed migration leaves the schema unchanged

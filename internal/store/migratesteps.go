@@ -76,7 +76,6 @@ func (d *stepDriver) refuseForeignVersion(version int) error {
 }
 
 func (d *stepDriver) SetVersion(version int, dirty bool) error {
-	d.reverts = 0
 	if dirty && version < d.version {
 		if err := refuseLosses(context.Background(), d.sql.pool, d.version); err != nil {
 			return err

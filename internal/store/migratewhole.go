@@ -48,7 +48,6 @@ func (d *wholeDriver) Close() error { return errors.Join(d.conn.Close(), d.pool.
 // Lock begins the transaction.
 func (d *wholeDriver) Lock() error {
 	return database.CasRestoreOnErr(&d.locked, false, true, database.ErrLocked, func() error {
-		d.failed = false
 		for n, statement := range d.begin {
 			if err := d.exec(statement); err != nil {
 				if n > 0 {
@@ -104,7 +103,6 @@ func (d *wholeDriver) SetVersion(version int, dirty bool) error {
 }
 
 func (d *wholeDriver) Version() (version int, dirty bool, err error) {
-	defer func() { d.failed = d.failed || err != nil }()
 	ctx := context.Background()
 	var tables int
 	if err := d.conn.QueryRowContext(ctx, d.exists).Scan(&tables); err != nil || tables == 0 {
@@ -121,11 +119,7 @@ func (d *wholeDriver) hold(_ context.Context, tables []string) (rowReader, error
 	if d.lock == "" {
 		return d.conn, nil
 	}
-	err := d.exec(fmt.Sprintf(d.lock, strings.Join(tables, ", ")))
-	if err != nil {
-		d.failed = true
-	}
-	return d.conn, err
+	return d.conn, d.exec(fmt.Sprintf(d.lock, strings.Join(tables, ", "))) // an error makes PostgreSQL roll back
 }
 
 // Drop is part of database.Driver. It always fails: nothing calls it.

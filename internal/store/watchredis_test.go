@@ -3,11 +3,15 @@ package store
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -288,17 +292,55 @@ func waitAgreed(t testing.TB, nodes []*testenv.RedisServer) {
 // does not count as changed. Otherwise a slow answer would make every count stale.
 func TestWatchRedis_Unanswered(t *testing.T) {
 	t.Parallel()
-	w := watch{client: openedRedis(t, testenv.Redis(t)), timeout: time.Minute}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
+	w := watch{client: openedRedis(t, testenv.Redis(t))}
 	for n, poll := range []struct {
-		ctx     context.Context
+		timeout time.Duration // 0: no answer comes in time
 		differs bool
-	}{{t.Context(), true}, {t.Context(), false}, {ended, false}, {t.Context(), false}} {
-		if differs := w.poll(poll.ctx); differs != poll.differs {
+	}{{0, false}, {time.Minute, true}, {time.Minute, false}, {0, false}, {time.Minute, false}} {
+		w.timeout = poll.timeout
+		if differs := w.poll(t.Context()); differs != poll.differs {
 			t.Errorf("poll %d: differs %v, want %v", n+1, differs, poll.differs)
 		}
 	}
+}
+
+// TestWatchRedis_Dials checks that new connections do not wait for a poll, and that failed ones
+// cause none.
+func TestWatchRedis_Dials(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		connected := make(chan struct{}, 1)
+		var refused error
+		dial := dialHook{connected}.DialHook(func(context.Context, string, string) (net.Conn, error) { return nil, refused })
+		refused = syscall.ECONNREFUSED
+		if _, err := dial(t.Context(), "tcp", "redis:1"); !errors.Is(err, refused) || len(connected) != 0 {
+			t.Errorf("%v, %d signals after a failed connection", err, len(connected))
+		}
+		refused = nil
+		dialled := make(chan struct{})
+		go func() {
+			defer close(dialled)
+			for range 3 {
+				if _, err := dial(t.Context(), "tcp", "redis:1"); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		synctest.Wait()
+		if len(connected) != 1 {
+			t.Errorf("%d signals after connections, want 1", len(connected))
+		}
+		select {
+		case <-dialled:
+			return
+		default:
+			t.Error("a connection waits for the poll")
+		}
+		for range 2 {
+			<-connected
+		}
+		<-dialled
+	})
 }
 
 func TestWatchRedis_EmbeddedIsNotWatched(t *testing.T) {

@@ -118,7 +118,7 @@ func (l *Locker) Close() error {
 	b := l.backend
 	b.mu.Lock()
 	idle := b.idle
-	b.idle, b.closed = nil, true
+	b.idle = nil
 	b.mu.Unlock()
 	b.failed.Close()
 	errs := make([]error, len(idle))
@@ -137,9 +137,8 @@ type backend struct {
 	watchStream  atomic.Int64 // number of the stream for new watches
 	failed       lock.Leftovers
 
-	mu     sync.Mutex
-	idle   []*session
-	closed bool
+	mu   sync.Mutex
+	idle []*session
 }
 
 // Acquire takes a new session and a new place if the ones it waits with are lost: it cannot lose a

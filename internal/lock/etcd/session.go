@@ -73,7 +73,7 @@ func (b *backend) takeSession(ctx context.Context) (*session, error) {
 // returnSession keeps the session for a later holder, or ends it.
 func (b *backend) returnSession(s *session) {
 	b.mu.Lock()
-	keep := !b.closed && len(b.idle) < maxIdleSessions
+	keep := len(b.idle) < maxIdleSessions
 	if keep {
 		b.idle = append(b.idle, s)
 	}

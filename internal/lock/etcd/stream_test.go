@@ -174,6 +174,7 @@ type server struct {
 	turns   []turn // answers of the transactions; the last one is repeated
 	watched []string
 	granted int
+	endless int // revocations without a deadline
 }
 
 // turn is an answer to a contender: the key before its own, and its own.
@@ -222,7 +223,10 @@ func (s *server) Grant(ctx context.Context, seconds int64) (*clientv3.LeaseGrant
 	return &clientv3.LeaseGrantResponse{TTL: seconds}, ctx.Err()
 }
 
-func (s *server) Revoke(context.Context, clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+func (s *server) Revoke(ctx context.Context, _ clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+	if _, bounded := ctx.Deadline(); !bounded {
+		s.endless++
+	}
 	return nil, nil
 }
 
@@ -401,6 +405,9 @@ func TestContenderWithoutAPlace(t *testing.T) {
 				b := &backend{client: s.client(t.Context()), leaseSeconds: 60}
 				if _, err := b.Acquire(ctx, "a", true, func(error) {}); !errors.Is(err, test.want) || s.granted != test.sessions {
 					t.Errorf("%d sessions, %v; want %d, %v", s.granted, err, test.sessions, test.want)
+				}
+				if s.endless != 0 {
+					t.Errorf("%d revocations have no deadline", s.endless)
 				}
 			})
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,6 +39,26 @@ func newFaulty(t *testing.T, options Options) faulty {
 	locktest.MustUnlock(t, locktest.MustLock(t, f.other, f.name)) // the server has the scripts after this
 	client.AddHook(f.hook)
 	return f
+}
+
+// hang makes the next command of ours hang until its context ends. hung is closed when it hangs.
+// ended receives why its context has ended.
+func (f faulty) hang() (hung <-chan struct{}, ended <-chan error) {
+	var next sync.Once
+	hangs, end := make(chan struct{}), make(chan error, 1)
+	f.ours.backend.client.AddHook(faults.Around(func(ctx context.Context, _ []goredis.Cmder, run func(context.Context) error) (err error) {
+		next.Do(func() {
+			close(hangs)
+			<-ctx.Done()
+			err = ctx.Err()
+			end <- err
+		})
+		if err != nil {
+			return err
+		}
+		return run(ctx)
+	}))
+	return hangs, end
 }
 
 // acquire returns a grant whose watchdog is stopped.
@@ -119,6 +140,27 @@ func TestUnansweredRequest(t *testing.T) {
 	}
 }
 
+// TestCallsAreBounded checks that requests, handovers and clean-ups have a deadline even if their
+// caller has none.
+func TestCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, Options{})
+	f.ours.backend.client.AddHook(faults.Around(func(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
+		if _, bounded := ctx.Deadline(); !bounded {
+			t.Errorf("%s has no deadline", cmds[0].Name())
+		}
+		return run(ctx)
+	}))
+	g := f.acquire()
+	next, err := g.HandOver(t.Context(), func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.(*grant).stopWatchdog()
+	next.(*grant).cleanUp(t.Context())
+	f.mustBeFree()
+}
+
 // TestUnreadableAnswer answers a request for a lock with an empty answer.
 func TestUnreadableAnswer(t *testing.T) {
 	t.Parallel()
@@ -183,6 +225,15 @@ func TestUnansweredRenewal(t *testing.T) {
 			t.Errorf("renewed by %v: %v", g.Until().Sub(until), err)
 		}
 	})
+	t.Run("one hangs", func(t *testing.T) {
+		t.Parallel()
+		f := newFaulty(t, Options{Lease: 15 * time.Second}) // several times callTimeout
+		g := f.acquire()
+		f.hang()
+		if err := g.renew(t.Context()); err != nil {
+			t.Errorf("renew: %v", err)
+		}
+	})
 	for _, kind := range []faults.Kind{faults.Refused, faults.Hung} {
 		t.Run(fmt.Sprint("all ", kind), func(t *testing.T) {
 			t.Parallel()
@@ -209,36 +260,17 @@ func TestUnansweredRenewal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.hook.Arm(faults.Fault{Kind: faults.Hung, Nth: 1})
-		held := g.(*grant)
-		go held.runWatchdog() // long before the renewal is due
-		testenv.Await(t, "a renewal is under way", func() bool {
-			held.mu.Lock()
-			defer held.mu.Unlock()
-			return held.cancelRenewal != nil
-		})
+		hung, ended := f.hang()
+		go g.(*grant).runWatchdog() // long before the renewal is due
+		testenv.Receive(t, "a renewal is under way", hung)
 		if err := g.Release(t.Context()); err != nil {
 			t.Error(err)
 		}
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the renewal ended with %v, want %v", err, context.Canceled)
+		}
 		f.mustBeFree()
 	})
-}
-
-// noting is a hook that notes when the last command was answered.
-type noting struct{ answered time.Time }
-
-func (*noting) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-
-func (*noting) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return next
-}
-
-func (n *noting) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error {
-		err := next(ctx, cmd)
-		n.answered = time.Now()
-		return err
-	}
 }
 
 // TestLeaseCountsFromTheRequest checks that a lease ends before the server may grant the lock to
@@ -246,18 +278,66 @@ func (n *noting) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 func TestLeaseCountsFromTheRequest(t *testing.T) {
 	t.Parallel()
 	const lease = time.Hour // long enough that no renewal is sent meanwhile
-	client, n := storetest.Redis(t, testenv.Redis(t)), new(noting)
-	client.AddHook(n)
+	client := storetest.Redis(t, testenv.Redis(t))
+	var answered time.Time // when the last command was answered
+	client.AddHook(faults.Around(func(ctx context.Context, _ []goredis.Cmder, run func(context.Context) error) error {
+		err := run(ctx)
+		answered = time.Now()
+		return err
+	}))
 	g, err := newLocker(t, client, Options{Lease: lease}).backend.Acquire(t.Context(), "late-"+uuid.NewString(), false, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	held := g.(*grant)
-	if !held.Until().Before(n.answered.Add(lease)) {
+	if !held.Until().Before(answered.Add(lease)) {
 		t.Error("the grant counts from the answer")
 	}
-	if err := held.renew(t.Context()); err != nil || !held.Until().Before(n.answered.Add(lease)) {
+	if err := held.renew(t.Context()); err != nil || !held.Until().Before(answered.Add(lease)) {
 		t.Errorf("the renewal counts from the answer, %v", err)
+	}
+	if err := g.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStoppedWatchdog lets the timer of a grant fire just after its watchdog was stopped. It must not
+// renew the lease, because the lock is then being released.
+func TestStoppedWatchdog(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, Options{})
+	g := f.acquire()
+	commands := 0
+	f.ours.backend.client.AddHook(faults.Around(func(ctx context.Context, _ []goredis.Cmder, run func(context.Context) error) error {
+		commands++
+		return run(ctx)
+	}))
+	g.runWatchdog()
+	if commands != 0 {
+		t.Errorf("%d commands after the watchdog was stopped", commands)
+	}
+	if err := g.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLateRenewal ends the lease, by the holder's clock, before the server's answer to a renewal
+// arrives. The holder has learned of the end, so the lease must not continue.
+func TestLateRenewal(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, Options{})
+	g := f.acquire()
+	end := time.Now().Add(100 * time.Millisecond)
+	g.until = end
+	f.ours.backend.client.AddHook(faults.Around(func(ctx context.Context, _ []goredis.Cmder, run func(context.Context) error) error {
+		<-ctx.Done() // at the end of the lease
+		return run(context.WithoutCancel(ctx))
+	}))
+	if err := g.renew(t.Context()); !errors.Is(err, lock.ErrExpired) {
+		t.Errorf("renew returned %v, want %v", err, lock.ErrExpired)
+	}
+	if !g.Until().Equal(end) {
+		t.Errorf("the lease ends %v later than the holder was told", g.Until().Sub(end))
 	}
 	if err := g.Release(t.Context()); err != nil {
 		t.Error(err)

@@ -196,7 +196,6 @@ type grant struct {
 	watchdog      *time.Timer
 	stopped       bool
 	cancelRenewal context.CancelFunc // cancels the last renewal; nil: the lease was not renewed
-	renewals      sync.WaitGroup
 }
 
 func (g *grant) Token() uint64 { return g.token }

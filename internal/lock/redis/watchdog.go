@@ -30,9 +30,7 @@ func (g *grant) runWatchdog() {
 		return
 	}
 	g.cancelRenewal = cancel
-	g.renewals.Add(1)
 	g.mu.Unlock()
-	defer g.renewals.Done()
 	if err := g.renew(ctx); err == nil {
 		g.startWatchdog()
 	} else if ctx.Err() == nil {
@@ -40,9 +38,11 @@ func (g *grant) runWatchdog() {
 	}
 }
 
-// stopWatchdog returns when no renewal is under way and none will start.
+// stopWatchdog cancels the renewal under way, and keeps others from starting. The script does not
+// renew a lock that has been released or handed over, so nothing waits for the renewal to end.
 func (g *grant) stopWatchdog() {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.stopped = true
 	if g.watchdog != nil {
 		g.watchdog.Stop()
@@ -50,8 +50,6 @@ func (g *grant) stopWatchdog() {
 	if g.cancelRenewal != nil {
 		g.cancelRenewal()
 	}
-	g.mu.Unlock()
-	g.renewals.Wait()
 }
 
 // renew renews the lease. It retries after errors until the lease ends.

@@ -17,8 +17,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// faulty returns a Locker, and the hooks that can make its requests to the servers fail.
-func (s *servers) faulty(lease time.Duration) (l *Locker, hooks [3]faults.Hook) {
+// faulty returns a Locker, and the hooks that can make its requests to the servers fail. The requests
+// also pass through the other hooks.
+func (s *servers) faulty(lease time.Duration, others ...goredis9.Hook) (l *Locker, hooks [3]faults.Hook) {
 	s.t.Helper()
 	var clients []goredis9.UniversalClient
 	for i, server := range s.servers {
@@ -26,6 +27,9 @@ func (s *servers) faulty(lease time.Duration) (l *Locker, hooks [3]faults.Hook) 
 		s.t.Cleanup(func() { _ = client.Close() })
 		hooks[i] = faults.NewHook()
 		client.AddHook(hooks[i])
+		for _, h := range others {
+			client.AddHook(h)
+		}
 		clients = append(clients, client)
 	}
 	l, err := New(clients, lease)
@@ -126,6 +130,63 @@ func TestUnansweredRenewals(t *testing.T) {
 			h.Disarm()
 		}
 		_ = g.Release(t.Context()) // the lock may have expired or not
+	}
+}
+
+// TestLateRenewal ends the lease, by the holder's clock, before the servers' answers to a renewal
+// arrive. The holder has learned of the end, so the lease must not continue.
+func TestLateRenewal(t *testing.T) {
+	t.Parallel()
+	var late atomic.Bool // requests run after the lease
+	s := startServers(t)
+	l, _ := s.faulty(lock.DefaultLease, faults.Around(func(ctx context.Context, _ []goredis9.Cmder, run func(context.Context) error) error {
+		if late.Load() {
+			<-ctx.Done()
+		}
+		return run(context.WithoutCancel(ctx))
+	}))
+	acquired, err := l.backend.Acquire(t.Context(), "a", true, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := acquired.(*grant)
+	g.stopWatching()
+	g.watching.Wait()
+	until := time.Now().Add(100 * time.Millisecond)
+	g.until = until
+	late.Store(true)
+	if g.renew(t.Context()) || !g.Until().Equal(until) {
+		t.Errorf("the lease ends %v later than the holder was told", g.Until().Sub(until))
+	}
+	late.Store(false)
+	if err := g.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCleanUpIsBounded checks that the requests of a clean-up have a deadline even if their caller has
+// none.
+func TestCleanUpIsBounded(t *testing.T) {
+	t.Parallel()
+	s := startServers(t)
+	var cleaning atomic.Bool
+	l, _ := s.faulty(lock.DefaultLease, faults.Around(func(ctx context.Context, cmds []goredis9.Cmder, run func(context.Context) error) error {
+		if _, bounded := ctx.Deadline(); cleaning.Load() && !bounded {
+			t.Errorf("%s has no deadline", cmds[0].Name())
+		}
+		return run(ctx)
+	}))
+	acquired, err := l.backend.Acquire(t.Context(), "a", true, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := acquired.(*grant)
+	g.stopWatching()
+	g.watching.Wait()
+	cleaning.Store(true)
+	l.backend.cleanUp(t.Context(), g.mutex)
+	if n := s.holding("a"); n != 0 {
+		t.Errorf("%d servers have the lock", n)
 	}
 }
 

@@ -475,6 +475,22 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	locktest.MustEndGoroutines(t, before)
 }
 
+// TestCloseEndsLeases closes a Locker whose server does not answer. The lease must have ended when
+// Close returns.
+func TestCloseEndsLeases(t *testing.T) {
+	t.Parallel()
+	wire := testenv.NewWire(t, testenv.ZooKeeper(t))
+	l := open(t, wire.Addr(), time.Minute)
+	held := locktest.MustLock(t, l, "closed-silently")
+	wire.Freeze()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if held.Context().Err() == nil {
+		t.Error("the lease has not ended")
+	}
+}
+
 // watches returns the number of watches in the client library of the Locker.
 func watches(l *Locker) (n int) {
 	byPath := reflect.ValueOf(l.backend.conn).Elem().FieldByName("watchers")
