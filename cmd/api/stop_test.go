@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/holdfast-stock/holdfast/internal/httpapi"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -60,6 +62,31 @@ func TestDrainDelay(t *testing.T) {
 			t.Errorf("exit code %d: %s", code, api.Output())
 		}
 	})
+}
+
+// TestStoresAreClosed checks that serve and drain close the stores when they end.
+func TestStoresAreClosed(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t)
+	observer := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = observer.Close() })
+	args := migrated(t, []string{"--db", testenv.SQLite(t), "--redis", server.URL()})
+	for _, end := range []func(){
+		func() {
+			api := serveHere(t, args...)
+			api.Interrupt()
+			api.Wait()
+		},
+		func() { ran(t, 0, append([]string{"drain"}, args...), "none is left") },
+	} {
+		end()
+		for range 100 { // Redis notices the ends of connections before later commands
+			observer.Ping(t.Context())
+		}
+		if clients := observer.ClientList(t.Context()).Val(); strings.Count(clients, "\n") != 1 {
+			t.Errorf("besides the observer there is still connected: %s", clients)
+		}
+	}
 }
 
 // pipeListener accepts the connections that a test sends it.

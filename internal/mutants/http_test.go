@@ -134,6 +134,8 @@ var httpAPI = []mutant{
 	{"the public reads metrics", routes, "if !a.SeparateOps {", "if true {", "internal/httpapi TestOps/metrics_of_the_API_beside_a_listener_for_operators"},
 	{"a stop waits for requests for ever", serve, "context.WithTimeout(context.Background(), answerTimeout)", "context.WithCancel(context.Background())", "cmd/api TestFinishRequests_InTime"},
 	{"requests go on after the stop", serve, "return server.Close()", "return nil", "cmd/api TestFinishRequests_InTime"},
+	{"serve leaves its stores open", serve, "err = errors.Join(err, instance.Close())", "err = errors.Join(err)", "cmd/api TestStoresAreClosed"},
+	{"drain leaves its stores open", "cmd/api/drain.go", "err = errors.Join(err, instance.Close())", "err = errors.Join(err)", "cmd/api TestStoresAreClosed"},
 	{"a server that fails before the drain delay has passed is waited for", serve, "case err := <-served:\n\t\t\treturn err\n\t\tcase <-time.After(delay):", "case <-time.After(delay):", "cmd/api TestFinishRequests_ServerFails"},
 	{"the operators' listener closes first", serve, "defer listeners.serveOps(settings, c.serverFlags, served)()", "context.AfterFunc(ctx, listeners.serveOps(settings, c.serverFlags, served))", "cmd/api TestOpsListener"},
 	{"profiles are open on every operators' address", "cmd/api/listeners.go", "if c.Loopback = onLoopback(a.OpsListen); c.Loopback {", "if c.Loopback = true; c.Loopback {", "cmd/api TestBuyersByToken"},
