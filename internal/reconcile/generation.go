@@ -322,7 +322,7 @@ func (g *generations) becomesLoaded(ctx context.Context) (bool, error) {
 		if loaded || err != nil || time.Since(since) > loadGrace {
 			return loaded, err
 		}
-		if err := retry.Sleep(ctx, retry.Jitter(4*time.Millisecond, 1)); err != nil {
+		if err := retry.Sleep(ctx, retry.Jitter(20*time.Millisecond, 1)); err != nil {
 			return false, fmt.Errorf("waiting until generation %d is loaded: %w", generation, err)
 		}
 	}
