@@ -23,6 +23,8 @@ const (
 	// loaded it. After that it raises another one. A load takes three round trips on a new
 	// connection.
 	loadGrace = 2 * time.Second
+	// loadPause bounds the pause between two looks whether a generation is loaded.
+	loadPause = 20 * time.Millisecond
 	// maxRaises bounds the tries of a raise that meets another instance's.
 	maxRaises = 5
 	// maxJoins bounds the tries to join, with the pause joinPause between them. Instances notice a
@@ -322,7 +324,7 @@ func (g *generations) becomesLoaded(ctx context.Context) (bool, error) {
 		if loaded || err != nil || time.Since(since) > loadGrace {
 			return loaded, err
 		}
-		if err := retry.Sleep(ctx, retry.Jitter(20*time.Millisecond, 1)); err != nil {
+		if err := retry.Sleep(ctx, retry.Jitter(loadPause, 1)); err != nil {
 			return false, fmt.Errorf("waiting until generation %d is loaded: %w", generation, err)
 		}
 	}

@@ -270,7 +270,7 @@ func TestLostAgain(t *testing.T) {
 		if err := f.all[1].follow(t.Context(), generation); err != nil { // the first instance has raised the generation
 			t.Fatal(err)
 		}
-		if n, took := f.generation()-generation, time.Since(start); n != 1 || took > loadGrace+10*time.Millisecond {
+		if n, took := f.generation()-generation, time.Since(start); n != 1 || took > loadGrace+loadPause {
 			t.Errorf("raised %d times after %v", n, took)
 		}
 	})
