@@ -201,40 +201,13 @@ func TestEndWithin(t *testing.T) {
 	})
 }
 
-// oneConnection is a listener that accepts one connection.
-type oneConnection struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	close  func()
-}
-
-func listenOnce(conn net.Conn) oneConnection {
-	l := oneConnection{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
-	l.conns <- conn
-	l.close = sync.OnceFunc(func() { close(l.closed) })
-	return l
-}
-
-func (l oneConnection) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conns:
-		return conn, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l oneConnection) Close() error { l.close(); return nil }
-
-func (oneConnection) Addr() net.Addr { return &net.TCPAddr{} }
-
 // TestFinishRequests_InTime stops a server with a request that does not end by itself. The request is
 // cut off after answerTimeout, which leaves time to close the stores.
 func TestFinishRequests_InTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, side := net.Pipe()
-		listener := listenOnce(side)
+		listener := newPipeListener()
 		began, ended := make(chan struct{}), make(chan struct{})
 		server := &http.Server{ReadHeaderTimeout: time.Hour, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			close(began)
@@ -243,6 +216,7 @@ func TestFinishRequests_InTime(t *testing.T) {
 		})}
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(listener) }()
+		listener.conns <- side
 		if _, err := io.WriteString(client, "GET / HTTP/1.1\r\nHost: host\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -276,7 +250,7 @@ func TestFinishRequests_ServerFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		served, start := make(chan error, 1), time.Now()
 		served <- errNotReady
-		err := finishRequests(new(http.Server), listenOnce(nil), served, time.Hour, slog.New(slog.DiscardHandler))
+		err := finishRequests(new(http.Server), newPipeListener(), served, time.Hour, slog.New(slog.DiscardHandler))
 		if err != errNotReady || time.Since(start) != 0 { //nolint:errorlint // the identical error is expected
 			t.Errorf("%v after %v", err, time.Since(start))
 		}

@@ -40,6 +40,19 @@ func (s *servers) faulty(lease time.Duration, others ...goredis9.Hook) (l *Locke
 	return l, hooks
 }
 
+// acquireUnwatched takes the lock "a". The grant is renewed only when the test does so.
+func acquireUnwatched(t *testing.T, l *Locker, lost func(error)) *grant {
+	t.Helper()
+	acquired, err := l.backend.Acquire(t.Context(), "a", true, lost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := acquired.(*grant)
+	g.stopWatching()
+	g.watching.Wait()
+	return g
+}
+
 // TestUnansweredRequests loses the answers of a majority to the requests for a lock, to a
 // confirmation, to a release, and to the clean-up.
 func TestUnansweredRequests(t *testing.T) {
@@ -106,13 +119,7 @@ func TestUnansweredRenewals(t *testing.T) {
 	l, hooks := s.faulty(15 * time.Second) // a renewal pauses for a thirtieth of the lease after a failure
 	for _, times := range []int{2, faults.Always} {
 		lost := make(chan error, 1)
-		acquired, err := l.backend.Acquire(t.Context(), "a", true, func(reason error) { lost <- reason })
-		if err != nil {
-			t.Fatal(err)
-		}
-		g := acquired.(*grant)
-		g.stopWatching()
-		g.watching.Wait()
+		g := acquireUnwatched(t, l, func(reason error) { lost <- reason })
 		first := g.Until()
 		for _, h := range hooks {
 			h.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: times})
@@ -145,13 +152,7 @@ func TestLateRenewal(t *testing.T) {
 		}
 		return run(context.WithoutCancel(ctx))
 	}))
-	acquired, err := l.backend.Acquire(t.Context(), "a", true, func(error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := acquired.(*grant)
-	g.stopWatching()
-	g.watching.Wait()
+	g := acquireUnwatched(t, l, func(error) {})
 	until := time.Now().Add(100 * time.Millisecond)
 	g.until = until
 	late.Store(true)
@@ -176,13 +177,7 @@ func TestCleanUpIsBounded(t *testing.T) {
 		}
 		return run(ctx)
 	}))
-	acquired, err := l.backend.Acquire(t.Context(), "a", true, func(error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := acquired.(*grant)
-	g.stopWatching()
-	g.watching.Wait()
+	g := acquireUnwatched(t, l, func(error) {})
 	cleaning.Store(true)
 	l.backend.cleanUp(t.Context(), g.mutex)
 	if n := s.holding("a"); n != 0 {
