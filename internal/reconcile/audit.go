@@ -463,5 +463,8 @@ func (r *Reconciler) repair(ctx context.Context, f Finding) error {
 		}
 		return r.Refill(ctx, sku)
 	}
-	return r.refillIf(ctx, sku, func(ledger.StockRow, stock.Level) bool { return f.has(NotFilled, GateDiffers, Unrecorded) })
+	if f.has(NotFilled, GateDiffers, Unrecorded) {
+		return r.refillIf(ctx, sku, always)
+	}
+	return nil
 }

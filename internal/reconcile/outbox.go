@@ -7,7 +7,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -123,7 +122,7 @@ func (r *Reconciler) deliver(ctx context.Context, c stock.Change) (applied bool,
 		return false, nil // a refill will include the change, or a take will request a refill
 	case errors.Is(err, stock.ErrChangeGap):
 		// The gate has lost a change that it had applied.
-		return false, r.refillIf(ctx, c.SKU, func(ledger.StockRow, stock.Level) bool { return true })
+		return false, r.refillIf(ctx, c.SKU, always)
 	}
 	return err == nil, err
 }

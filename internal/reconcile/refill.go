@@ -77,6 +77,9 @@ func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(le
 	return err
 }
 
+// always is the condition of a refill that its caller has decided on.
+func always(ledger.StockRow, stock.Level) bool { return true }
+
 // refillFrom refills the SKU. It does nothing if the row has changed, because then another instance
 // is refilling it.
 func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level stock.Level) error {
