@@ -42,12 +42,15 @@ func giveAtOnce(t *trial) error {
 func giveBeforeTake(t *trial) error {
 	t.fill("a", 1, 10)
 	t.fill("b", 1, 10)
-	d := order(t.line("a", 2), t.line("b", 1))
-	t.give(d)
-	t.take(d, stock.ErrBurned)
-	t.take(d, stock.ErrBurned)
-	t.counts("a", 10, 0, 0)
-	t.counts("b", 10, 0, 0)
+	var d stock.Deduction
+	for range 8 { // orders differ in the segment at which their takes begin
+		d = order(t.line("a", 2), t.line("b", 1))
+		t.give(d)
+		t.take(d, stock.ErrBurned)
+		t.take(d, stock.ErrBurned)
+		t.counts("a", 10, 0, 0)
+		t.counts("b", 10, 0, 0)
+	}
 	t.take(again(d), nil) // only the take is burned, not the order
 	t.counts("a", 8, 2, 1)
 	return nil
