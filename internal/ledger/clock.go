@@ -41,7 +41,7 @@ type clock struct {
 // reading is one simultaneous reading of the local clock and of the database's.
 type reading struct {
 	at       time.Time // by the monotonic clock
-	wall     time.Time
+	wall     time.Time // has no monotonic clock, so that Sub compares the time of day
 	database time.Time // the database's time at "at", or up to a round trip later
 }
 
@@ -66,7 +66,7 @@ func (c *clock) now() (time.Time, error) {
 // jumped reports whether the time of day has moved differently from the monotonic
 // clock since the reading. The monotonic clock stands still while a machine sleeps.
 func (c *clock) jumped(last *reading, age time.Duration) bool {
-	return (c.wall().Round(0).Sub(last.wall) - age).Abs() > maxClockJump
+	return (c.wall().Sub(last.wall) - age).Abs() > maxClockJump
 }
 
 // due reports whether the clock must be measured again.

@@ -64,9 +64,6 @@ func (l *Ledger) RaiseEpochs(ctx context.Context, seen []StockRow, above int64) 
 			return err
 		}
 		raised = slices.DeleteFunc(raised, func(row StockRow) bool { return slices.Contains(busy, row.SKU) })
-		if len(raised) == 0 {
-			return nil
-		}
 		epoch := above
 		for _, row := range raised {
 			epoch = max(epoch, row.Epoch)

@@ -246,9 +246,6 @@ func (l *Ledger) due(ctx context.Context, after duePosition, limit int) (due []d
 // commits, and returns them with the change. It skips orders that were paid or cancelled meanwhile,
 // and those that another transaction has locked. tx must have locked the stock rows.
 func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order.Order) (expired []*order.Order, change order.Transition, err error) {
-	if len(orders) == 0 {
-		return nil, change, nil
-	}
 	d := tx.Dialect()
 	keys := make([]any, 0, len(orders))
 	for id := range orders {

@@ -114,9 +114,8 @@ func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string)
 func (l *Ledger) apply(tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Transition) []stock.Change {
 	o := &state.Order
 	if c.To != "" {
-		from := o.Status
 		o.Apply(c)
-		tx.AtCommit(updateOrder(tx.Dialect(), o, from), insertStep(tx.Dialect(), o))
+		tx.AtCommit(updateOrder(tx.Dialect(), o), insertStep(tx.Dialect(), o))
 	}
 	if c.PaymentID != "" {
 		known := state.Payment != nil || c.To == order.Refunded
@@ -128,15 +127,15 @@ func (l *Ledger) apply(tx *sqltx.Tx, rows []StockRow, state *order.Locked, c ord
 	return l.returnUnits(tx, rows, o)
 }
 
-// updateOrder writes what changed of the order, if it has the status from and the version
-// before.
-func updateOrder(d sqltx.Dialect, o *order.Order, from order.Status) sqltx.Statement {
+// updateOrder writes what changed of the order, if it has the version before. Every change raises
+// the version.
+func updateOrder(d sqltx.Dialect, o *order.Order) sqltx.Statement {
 	return sqltx.Statement{
 		SQL: d.Bind(`UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
-			WHERE id = ? AND status = ? AND version = ?`),
+			WHERE id = ? AND version = ?`),
 		Args: []any{
 			string(o.Status), o.Version, d.UUID(o.TakeID), sql.NullString{String: o.PaymentID, Valid: o.PaymentID != ""}, o.Restocked,
-			d.UUID(o.ID), string(from), o.Version - 1,
+			d.UUID(o.ID), o.Version - 1,
 		},
 	}
 }

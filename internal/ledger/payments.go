@@ -50,14 +50,8 @@ func (l *Ledger) Payments(ctx context.Context, f order.PaymentFilter) (page []or
 // oldest has been due by the database's clock, or 0 if there are none.
 func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.Duration, err error) {
 	var since time.Time
-	err = l.db.QueryEach(ctx, func(rows *sql.Rows) error {
-		var at time.Time
-		err := rows.Scan((*sqltx.Time)(&at))
-		if n++; n == 1 || at.Before(since) {
-			since = at
-		}
-		return err
-	}, "SELECT changed_at FROM payments WHERE status = ? LIMIT ?", string(order.PaymentRefundDue), limit)
+	err = l.db.QueryRow(ctx, []any{&n, (*sqltx.Time)(&since)},
+		"SELECT COUNT(*), MIN(changed_at) FROM (SELECT changed_at FROM payments WHERE status = ? LIMIT ?) AS due", string(order.PaymentRefundDue), limit)
 	if err != nil {
 		return 0, 0, fmt.Errorf("counting the payments that are due back: %w", err)
 	}

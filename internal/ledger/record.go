@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -50,9 +49,7 @@ func (r *recording) begin(created, expires time.Time) bool {
 func (r *recording) committedAs(found *order.Order) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.left {
-		r.order.CreatedAt, r.order.ExpiresAt, r.order.QueuedUntil = found.CreatedAt, found.ExpiresAt, found.QueuedUntil
-	}
+	r.order.CreatedAt, r.order.ExpiresAt, r.order.QueuedUntil = found.CreatedAt, found.ExpiresAt, found.QueuedUntil
 }
 
 // leave is called when the caller stops waiting. It returns the order as it may be committed. If no
@@ -115,7 +112,7 @@ func (l *Ledger) submit(r *recording) {
 
 // runGroup records a group. It returns when the group is done, or is slow.
 func (l *Ledger) runGroup(rs []*recording) {
-	rs = l.slow.hold(slices.Clone(rs))
+	rs = l.slow.hold(rs)
 	if len(rs) == 0 {
 		return
 	}

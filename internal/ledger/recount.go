@@ -25,7 +25,7 @@ const heldLines = "order_lines JOIN orders ON orders.id = order_lines.order_id A
 // Count is a stock row with the units that belong to it elsewhere in the ledger.
 type Count struct {
 	StockRow
-	Undelivered int64 // units in the outbox under the row's epoch
+	Undelivered int64 // units in the outbox, which are those under the row's epoch
 	Held        int64 // units in the orders that hold them; only from Recount
 }
 
@@ -56,9 +56,6 @@ func recount(ctx context.Context, db sqltx.Reader, skus []stock.SKU) ([]Count, e
 // counts reads the counts of the SKUs. held is the expression for the held units, and join the
 // clause that adds its table.
 func counts(ctx context.Context, db sqltx.Reader, held, join string, skus []stock.SKU) (counts []Count, err error) {
-	if len(skus) == 0 {
-		return nil, nil
-	}
 	args := []any{skus, skus}
 	if join != "" {
 		args = append(args, skus)
@@ -67,8 +64,7 @@ func counts(ctx context.Context, db sqltx.Reader, held, join string, skus []stoc
 	fields := func(c *Count) []any { return append(c.columns(), &c.Undelivered, &c.Held) }
 	counts, err = sqltx.ReadAll(ctx, db, fields, "SELECT "+columnsWithParts(db.Dialect())+", "+
 		integer("COALESCE(undelivered.units, 0)")+", "+integer(held)+` FROM stock
-		LEFT JOIN (SELECT sku, epoch, SUM(delta) AS units FROM outbox WHERE sku IN ? GROUP BY sku, epoch) undelivered
-			ON undelivered.sku = stock.sku AND undelivered.epoch = stock.epoch`+join+`
+		LEFT JOIN (SELECT sku, SUM(delta) AS units FROM outbox WHERE sku IN ? GROUP BY sku) undelivered ON undelivered.sku = stock.sku`+join+`
 		WHERE stock.sku IN ? ORDER BY stock.sku`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("counting the units of %d SKUs: %w", len(skus), err)

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -42,10 +41,10 @@ func (l *Ledger) returnUnits(tx *sqltx.Tx, rows []StockRow, orders ...*order.Ord
 		if row.BuyerLimit == 0 {
 			continue
 		}
-		for _, buyer := range slices.Sorted(maps.Keys(byBuyer[row.SKU])) {
+		for buyer, claimed := range byBuyer[row.SKU] {
 			tx.AtCommit(sqltx.Statement{
 				SQL:  d.Bind("UPDATE claims SET units = units - ? WHERE sku = ? AND buyer_id = ?"),
-				Args: []any{byBuyer[row.SKU][buyer], string(row.SKU), buyer},
+				Args: []any{claimed, string(row.SKU), buyer},
 			})
 		}
 	}

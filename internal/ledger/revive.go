@@ -28,7 +28,7 @@ func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, 
 	}
 	defer end()
 	paid := order.Payment{ID: payment, OrderID: o.ID, Status: c.PaymentStatus}
-	err = l.retried(ctx, func() error { return l.tryRevive(ctx, t, &o, expired.Status, paid) })
+	err = l.retried(ctx, func() error { return l.tryRevive(ctx, t, &o, paid) })
 	switch {
 	case err == nil:
 		return o, order.Committed()
@@ -36,15 +36,14 @@ func (l *Ledger) Revive(ctx context.Context, expired order.Order, t stock.Take, 
 		return o, order.Unknown(err)
 	case sqltx.IsDuplicate(err): // a duplicate in the order's history, or of the payment: another take was faster
 		return o, order.Refused(fmt.Errorf("%w: %w", stock.ErrRowChanged, err))
-	case errors.As(err, new(*stock.Refusal)), errors.Is(err, stock.ErrRowChanged), errors.Is(err, stock.ErrBusy):
+	case errors.As(err, new(*stock.Refusal)), errors.Is(err, stock.ErrRowChanged):
 		return o, order.Refused(err)
 	}
 	return o, order.Refused(notRecorded(err))
 }
 
-// tryRevive is one transaction of Revive. o is the order as it is after the revival, and from its
-// earlier status.
-func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, from order.Status, paid order.Payment) error {
+// tryRevive is one transaction of Revive. o is the order as it is after the revival.
+func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, paid order.Payment) error {
 	ctx, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
 	plan, err := l.cutter.Plan(ctx, l.db, l.Generation(), []stock.Take{t})
@@ -59,7 +58,7 @@ func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, fr
 		if !decisions[0].Taken() {
 			return decisions[0].Reason()
 		}
-		updated, err := tx.ExecAll(ctx, updateOrder(tx.Dialect(), o, from))
+		updated, err := tx.ExecAll(ctx, updateOrder(tx.Dialect(), o))
 		if err != nil {
 			return fmt.Errorf("writing the order: %w", err)
 		}

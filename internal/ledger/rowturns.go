@@ -44,7 +44,7 @@ func (ts *turns) take(ctx context.Context, skus ...stock.SKU) (end func(), err e
 	defer cancel()
 	var ends []func()
 	end = func() {
-		for _, e := range slices.Backward(ends) {
+		for _, e := range ends {
 			e()
 		}
 	}

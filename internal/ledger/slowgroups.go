@@ -39,13 +39,10 @@ type slowGroup struct {
 }
 
 // hold makes recordings of the SKUs of slow groups wait, refuses those that find no room, and
-// returns the others.
+// returns the others. It does not keep rs.
 func (ls *slowGroups) hold(rs []*recording) (free []*recording) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if ls.groups == 0 {
-		return rs
-	}
 	for _, r := range rs {
 		g := ls.groupOf(r)
 		switch {
