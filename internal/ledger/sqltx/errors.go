@@ -129,23 +129,19 @@ func isUnsent(err error) bool {
 	return errors.As(err, new(pgx.ErrPreprocessingBatch)) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
 }
 
-// isKnownRollback reports whether err, returned by the only COMMIT of a
-// transaction, means that the database has rolled the transaction back.
+// isKnownRollback reports whether err, returned by the only COMMIT of a transaction, means that the
+// database has rolled the transaction back. It leaves out conflicts and refused statements.
 func isKnownRollback(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
 	switch e := driverError(err).(type) {
 	case *mysql.MySQLError:
-		class := string(e.SQLState[:2])
-		return e.Number == mysqlLockWaitTimeout || class == "40" || class == "23"
+		return string(e.SQLState[:2]) == "40"
 	case *pgconn.PgError:
 		// 40003 is itself "statement completion unknown". 25P02: the transaction
 		// had failed; 25P03: it had been idle for too long.
-		return pgClass(e) == "23" || pgClass(e) == "40" && e.Code != "40003" || e.Code == "25P02" || e.Code == "25P03"
-	case *gosqlite.Error:
-		code := primary(e)
-		return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED || code == sqlite3.SQLITE_CONSTRAINT
+		return pgClass(e) == "40" && e.Code != "40003" || e.Code == "25P02" || e.Code == "25P03"
 	}
 	return false
 }

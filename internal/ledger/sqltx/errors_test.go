@@ -87,7 +87,7 @@ func TestErrors_ByNumber(t *testing.T) {
 		{my(8028), "no commit, retryable"}, // TiDB: the schema changed
 		{my(8501), ""},                     // TiDB: the outcome is unknown
 		{my(3572), "lock timeout, no commit, retryable"},
-		{my(1205), "lock timeout, no commit, retryable, rolled back"},
+		{my(1205), "lock timeout, no commit, retryable"},
 		{my(1290), "no commit, read-only"},
 		{my(1792), "no commit, read-only"},
 		{my(1836), "no commit, read-only"},
@@ -103,6 +103,7 @@ func TestErrors_ByNumber(t *testing.T) {
 		{pg("25P04"), ""}, // transaction_timeout
 		{pg("55P03"), "lock timeout, no commit, retryable"},
 		{pg("40003"), ""},
+		{pg("54000"), "no commit, statement"}, // a limit of the server
 		{pg("57P01"), ""},
 		{driver.ErrBadConn, "no commit"},
 		{sql.ErrConnDone, "no commit"},
@@ -253,7 +254,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 			run(t, tx, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, 1, 1, 1, now())", sku)
 		}
 		err := tx.Commit()
-		if !sqltx.IsKnownRollback(err) {
+		if !sqltx.ProvesNoCommit(err) {
 			t.Errorf("%v is %q", err, classes(err))
 		}
 		if n := one[int](t, db, "SELECT COUNT(*) FROM outbox"); n != 0 {
@@ -295,7 +296,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 		}
 	})
 	// Under a global read lock, COMMIT waits for the lock and fails with error 1205.
-	// IsKnownRollback relies on a rollback then.
+	// ProvesNoCommit relies on a rollback then.
 	t.Run("MariaDB/lock wait in COMMIT", func(t *testing.T) {
 		s := storetest.Migrated(t, testenv.MariaDB(t)+"?lock_wait_timeout=1&max_statement_time=0")
 		db := s.Ledger()
@@ -326,8 +327,8 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 		open := one[int](t, db, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = ?", connection)
 		available := one[int](t, db, "SELECT available FROM stock")
 		t.Logf("open transactions %d, available %d", open, available)
-		if sqltx.IsKnownRollback(err) && (open != 0 || available != 10) {
-			t.Errorf("%v counts as a known rollback, but %d transactions are open and available is %d", err, open, available)
+		if sqltx.ProvesNoCommit(err) && (open != 0 || available != 10) {
+			t.Errorf("%v counts as a proof that nothing was committed, but %d transactions are open and available is %d", err, open, available)
 		}
 	})
 	t.Run("context ended before", func(t *testing.T) {
