@@ -13,6 +13,8 @@ var (
 	ProvesNoCommit  = provesNoCommit
 	IsUnsent        = isUnsent
 	TakesTexts      = takesTexts
+	OpenMySQL       = openMySQL
+	OpenPostgres    = openPostgres
 
 	ErrLost     = errLost
 	ErrCutShort = errCutShort

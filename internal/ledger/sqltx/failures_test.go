@@ -219,13 +219,17 @@ func TestConnect_NoServer(t *testing.T) {
 // TestQueryRow checks the errors of reading one row.
 func TestQueryRow(t *testing.T) {
 	t.Parallel()
-	db := storetest.Migrated(t, testenv.SQLite(t)).Ledger()
+	s := storetest.Migrated(t, testenv.SQLite(t))
+	db := s.Ledger()
 	var n int
 	if err := db.QueryRow(t.Context(), []any{&n}, "SELECT total FROM stock"); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("no row: %v", err)
 	}
 	if err := db.QueryRow(t.Context(), []any{&n}, "SELECT 'text'"); err == nil {
 		t.Error("a text was read as a number")
+	}
+	if inUse := connections(t, s).Stats().InUse; inUse != 0 {
+		t.Errorf("%d connections are in use", inUse)
 	}
 	pg := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	if err := pg.QueryRow(t.Context(), []any{&n}, "SELECT 1 / (2 - n) FROM generate_series(1, 2) AS n"); !sqltx.IsStatementError(err) {

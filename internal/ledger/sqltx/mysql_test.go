@@ -1,6 +1,8 @@
 package sqltx_test
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/url"
@@ -146,6 +148,36 @@ func TestReadOnly(t *testing.T) {
 		run(t, admin, "ALTER ROLE postgres SET default_transaction_read_only = on")
 		refused(t, storetest.SQL(t, server.URL()).Ledger())
 	})
+}
+
+// TestOpen checks that MariaDB says whether a transaction is open, and PostgreSQL whether it has also
+// failed.
+func TestOpen(t *testing.T) {
+	for name, test := range map[string]struct {
+		dbURL  string
+		isOpen func(context.Context, *sql.Conn) bool
+		want   []bool // after each statement
+	}{
+		"MariaDB":    {testenv.MariaDB(t), sqltx.OpenMySQL, []bool{false, true, true, false}},
+		"PostgreSQL": {testenv.Postgres(t), sqltx.OpenPostgres, []bool{false, false, true, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := connections(t, storetest.SQL(t, test.dbURL)).Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			for n, statement := range []string{"SELECT 1", "START TRANSACTION", "nonsense", "ROLLBACK"} {
+				if _, err := conn.ExecContext(t.Context(), statement); (err != nil) != (statement == "nonsense") {
+					t.Fatal(err)
+				}
+				if open := test.isOpen(t.Context(), conn); open != test.want[n] {
+					t.Errorf("after %s: open %v", statement, open)
+				}
+			}
+		})
+	}
 }
 
 // TestTexts_RefusedInTheMiddle checks that Commit does not report an unknown outcome if the server

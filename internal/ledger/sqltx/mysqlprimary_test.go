@@ -80,4 +80,8 @@ func TestMySQLPrimary_Moves(t *testing.T) {
 	if err := after.ResetSession(t.Context()); err != nil {
 		t.Errorf("a session of the primary must not be used: %v", err)
 	}
+	next.closed = true
+	if err := after.ResetSession(t.Context()); !errors.Is(err, errClosed) {
+		t.Errorf("a session that is closed may be used: %v", err)
+	}
 }

@@ -28,6 +28,7 @@ func TestTexts_OnlyWhereTheyAreSafe(t *testing.T) {
 		{mysqlServer{"version": "8.0.36-28.1", "version_comment": "Percona XtraDB Cluster (GPL)", "wsrep_provider": "/usr/lib/galera4.so"}, false},
 		{mysqlServer{"version": "8.4.0", "version_comment": "MySQL Community Server - GPL", "group_replication_group_name": "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"}, false},
 		{mysqlServer{"version": "8.0.32", "version_comment": "Source distribution", "aurora_version": "3.04.0"}, false},
+		{mysqlServer{"version": "8.0.39", "version_comment": "MySQL Community Server - GPL", "aurora_version": "3.08.0"}, false},
 		{mysqlServer{"version": "8.0.11-TiDB-v8.5.0", "version_comment": "TiDB Server (Apache License 2.0) Community Edition, MySQL 8.0 compatible"}, false},
 		{mysqlServer{"version": "8.0.30-Vitess", "version_comment": "Version: 19.0.0"}, false},
 		{mysqlServer{}, false},
@@ -67,6 +68,8 @@ func TestConnect(t *testing.T) {
 	}
 }
 
+var errClosed = errors.New("the connection is closed")
+
 // fakeConn gives every text the same answer. It answers queries with server, and fails them if
 // server is nil.
 type fakeConn struct {
@@ -89,8 +92,13 @@ func (c *fakeConn) QueryContext(context.Context, string, []driver.NamedValue) (d
 	return &c.server, nil
 }
 func (*fakeConn) CheckNamedValue(*driver.NamedValue) error { return nil }
-func (*fakeConn) ResetSession(context.Context) error       { return nil }
-func (c *fakeConn) IsValid() bool                          { return !c.closed }
+func (c *fakeConn) ResetSession(context.Context) error {
+	if c.closed {
+		return errClosed
+	}
+	return nil
+}
+func (c *fakeConn) IsValid() bool { return !c.closed }
 func (c *fakeConn) Close() error {
 	c.closed = true
 	return nil

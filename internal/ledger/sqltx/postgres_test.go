@@ -55,6 +55,12 @@ func TestCommit_StandbyAway(t *testing.T) {
 		_, err := db.Exec(ctx, update)
 		return err
 	}
+	single := storetest.SQL(t, primary.URL())
+	connections(t, single).SetMaxOpenConns(1)
+	aloneAgain := func(ctx context.Context, update string) error { // in a session that is used again
+		_, err := single.Ledger().Exec(ctx, update)
+		return err
+	}
 
 	standby.Stop()
 	for _, step := range []struct {
@@ -64,7 +70,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 	}{
 		{"a", "pg_cancel_backend", transaction, true},
 		{"b", "pg_terminate_backend", transaction, true},
-		{"c", "pg_cancel_backend", alone, false},
+		{"c", "pg_cancel_backend", aloneAgain, false},
 		{"d", "pg_terminate_backend", alone, false},
 		{"f", "pg_cancel_backend", atOnce, true},
 		{"g", "pg_terminate_backend", atOnce, true},
@@ -106,13 +112,15 @@ func TestCommit_StandbyAway(t *testing.T) {
 	if err := db.Confirm(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := transaction(t.Context(), "UPDATE stock SET available = 4 WHERE sku = 'e'"); err != nil {
-		t.Error(err)
+	for _, commit := range []func(context.Context, string) error{transaction, aloneAgain} {
+		if err := commit(t.Context(), "UPDATE stock SET available = 4 WHERE sku = 'e'"); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
-// TestCommitIf_TriggerWarns checks that a warning of a trigger leaves the outcome of a
-// pipeline known.
+// TestCommitIf_TriggerWarns checks that a warning of a trigger before the COMMIT, and an
+// information from one that runs in the COMMIT, leave the outcome known.
 func TestCommitIf_TriggerWarns(t *testing.T) {
 	t.Parallel()
 	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
@@ -122,6 +130,13 @@ func TestCommitIf_TriggerWarns(t *testing.T) {
 	committed, err := commitIf(t.Context(), db, sqltx.Statement{SQL: "UPDATE stock SET available = 1 WHERE sku = 'a'"}, 1, inserting("c"))
 	if !committed || err != nil {
 		t.Errorf("committed %v, %v", committed, err)
+	}
+	run(t, db, "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE INFO ''audited''; RETURN NULL; END'")
+	run(t, db, "CREATE CONSTRAINT TRIGGER note AFTER UPDATE ON stock DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note()")
+	tx := begin(t, t.Context(), db)
+	run(t, tx, "UPDATE stock SET available = 2 WHERE sku = 'a'")
+	if err := tx.Commit(); err != nil { // an earlier statement has a warning
+		t.Error(err)
 	}
 }
 

@@ -18,7 +18,8 @@ func TestCheckSkipLocked(t *testing.T) {
 	for _, d := range testenv.Databases() {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
-			db := storetest.Migrated(t, d.URL(t)).Ledger()
+			s := storetest.Migrated(t, d.URL(t))
+			db := s.Ledger()
 			if d.Name == "SQLite" {
 				if err := db.CheckSkipLocked(t.Context(), query); !errors.Is(err, sqltx.ErrNoSkipLocked) {
 					t.Errorf("answered %v", err)
@@ -48,6 +49,22 @@ func TestCheckSkipLocked(t *testing.T) {
 				if err := db.CheckSkipLockedWith(t.Context(), query, clause); !errors.Is(err, sqltx.ErrNoSkipLocked) {
 					t.Errorf("with%q in place of it: %v", clause, err)
 				}
+			}
+			if d.Name == "PostgreSQL" {
+				for _, test := range []struct {
+					query, clause string
+					lacks         bool
+				}{
+					{query, " WHERE pg_try_advisory_xact_lock(1)", true},                                               // leaves out the row, and does not lock it
+					{"SELECT max(beat) FROM ledger", " WHERE pg_try_advisory_xact_lock(1) HAVING count(*) > 0", false}, // cannot be locked
+				} {
+					if err := db.CheckSkipLockedWith(t.Context(), test.query, test.clause); err == nil || errors.Is(err, sqltx.ErrNoSkipLocked) != test.lacks {
+						t.Errorf("with%q in place of it: %v", test.clause, err)
+					}
+				}
+			}
+			if inUse := connections(t, s).Stats().InUse; inUse != 0 {
+				t.Errorf("%d connections are in use", inUse)
 			}
 		})
 	}

@@ -344,6 +344,8 @@ func TestFirstQuery(t *testing.T) {
 	inEachWay(t, func(t *testing.T, dbURL string) {
 		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
+		connections(t, s).SetMaxOpenConns(1)
+		other := storetest.SQL(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		insertStock(t, db, "b")
 		id := uuid.New()
@@ -389,6 +391,7 @@ func TestFirstQuery(t *testing.T) {
 			t.Errorf("%d left", left)
 		}
 
+		left := 3
 		for name, query := range map[string]string{"refused": "SELECT nothing FROM stock", "no row": "SELECT sku FROM stock WHERE sku = 'c'", "not a number": "SELECT sku FROM stock"} {
 			tx := begin(t, t.Context(), db)
 			n := 0
@@ -397,6 +400,11 @@ func TestFirstQuery(t *testing.T) {
 				t.Errorf("%s: %v is %q", name, err, classes(err))
 			}
 			tx.Rollback()
+			run(t, db, "UPDATE stock SET available = available + 1")
+			left++
+			if got := one[int](t, other, "SELECT available FROM stock WHERE sku = 'a'"); got != left {
+				t.Errorf("%s: others see %d left, want %d: the transaction is still open", name, got, left)
+			}
 		}
 		if db.Dialect() == sqltx.Postgres {
 			tx := begin(t, t.Context(), db)
