@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
@@ -130,6 +131,9 @@ func TestExpire(t *testing.T) {
 			if err != nil || len(steps) != 1 || steps[0].Status != order.Expired || now.Sub(steps[0].At).Abs() > time.Minute {
 				t.Errorf("history %+v, %v", steps, err)
 			}
+			if steps, err := l.History(ctx, o.ID, 0); err != nil || len(steps) > 0 {
+				t.Errorf("history before it expired %+v, %v", steps, err)
+			}
 		}
 		var claimed int64
 		if err := db.QueryRow(ctx, []any{&claimed}, "SELECT units FROM claims WHERE sku = ?", string(b)); err != nil || claimed != 1 {
@@ -155,6 +159,34 @@ func TestExpire_OneChange(t *testing.T) {
 		changes, _, err := l.Changes(t.Context(), sku, stock.Change{})
 		if err != nil || len(changes) != 1 || changes[0].Delta != 3 {
 			t.Errorf("the outbox has %+v, %v", changes, err)
+		}
+		d.atRest(t, sku, 0)
+	})
+}
+
+// TestExpire_SameTime checks that one round finds all orders of a time, whatever the order in which
+// they were inserted.
+func TestExpire_SameTime(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
+		l, sku := d.open(t, cutter.Merged()), fresh("sku")
+		lay(t, l, sku, 10)
+		j, due := claim(t, l, "expiry", "holder"), Now().Add(-time.Minute)
+		for n := range 3 {
+			take := takeOf(sku)
+			take.OrderID = uuid.UUID{0: byte(9 - n)}
+			if _, out := l.Record(t.Context(), take); !out.Committed() {
+				t.Fatal(out.Reason())
+			}
+		}
+		if _, err := d.sql.Ledger().Exec(t.Context(), "UPDATE orders SET expires_at = ?", due); err != nil {
+			t.Fatal(err)
+		}
+		var round ExpiryRound
+		for n := range 3 {
+			if e, err := l.Expire(t.Context(), j, &round, 1); err != nil || e.Expired != 1 {
+				t.Errorf("batch %d: %+v, %v", n+1, e, err)
+			}
 		}
 		d.atRest(t, sku, 0)
 	})
@@ -187,7 +219,9 @@ func TestExpire_OthersWin(t *testing.T) {
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
 		l, sku := d.open(t, cutter.Merged()), fresh("sku")
 		lay(t, l, sku, 10)
-		paid, cancelled, left := place(t, l, sku), place(t, l, sku), place(t, l, sku)
+		other := fresh("other") // SKU of the paid order alone
+		lay(t, l, other, 10)
+		paid, cancelled, left := place(t, l, other), place(t, l, sku), place(t, l, sku)
 		d.makeDue(t, paid, cancelled, left)
 		slow := storetest.SQL(t, d.url)
 		reads := 0
@@ -206,11 +240,15 @@ func TestExpire_OthersWin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		other := openOn(t, slow.Ledger(), cutter.Merged())
-		if e := mustExpire(t, other, claim(t, l, "expiry", "holder"), 10, 1); e.More || reads != 1 {
+		late := openOn(t, slow.Ledger(), cutter.Merged())
+		if e := mustExpire(t, late, claim(t, l, "expiry", "holder"), 10, 1); e.More || reads != 1 {
 			t.Errorf("%+v, after %d reads", e, reads)
 		}
-		d.atRest(t, sku, 1)
+		if changes, _, err := l.Changes(t.Context(), other, stock.Change{}); err != nil || len(changes) > 0 {
+			t.Errorf("the outbox has %+v, %v, and no units of the SKU have returned", changes, err)
+		}
+		d.atRest(t, sku, 0)
+		d.atRest(t, other, 1)
 	})
 }
 

@@ -50,7 +50,8 @@ type contents struct {
 
 const shelfGeneration stock.Generation = 2
 
-var opening = time.Date(2026, time.January, 2, 3, 4, 5, 6000, time.UTC)
+// opening is a time that the ledger stores in UTC and in whole microseconds.
+var opening = time.Date(2026, time.January, 2, 3, 4, 5, 6789, time.FixedZone("", 3600))
 
 // limited returns the setting of a SKU with a buyer limit.
 func limited(sku stock.SKU, total, limit int64) stock.Setting {
@@ -376,14 +377,14 @@ type callsOf func(contents) []call
 
 // rules returns the setting with rules.
 func rules(s stock.Setting) stock.Setting {
-	limit, opens := int64(7), opening
-	s.BuyerLimit, s.OpensAt = &limit, &opens
+	limit, opens, closes := int64(7), opening, opening.Add(time.Hour)
+	s.BuyerLimit, s.OpensAt, s.ClosesAt = &limit, &opens, &closes
 	return s
 }
 
-// impossible returns the setting with hours that end before they begin.
+// impossible returns the setting with hours that end when they begin.
 func impossible(s stock.Setting) stock.Setting {
-	opens, closes := opening, opening.Add(-time.Second)
+	opens, closes := opening, opening
 	s.OpensAt, s.ClosesAt = &opens, &closes
 	return s
 }
@@ -544,11 +545,17 @@ func changeCalls(has contents) (cs []call) {
 	change("of another buyer's order", order.ErrUnknownOrder, has.pending, order.ChangeOptions{Buyer: "another", Returns: true}, cancel(order.Pending))
 	change("of the buyer's order", nil, has.pending, order.ChangeOptions{Buyer: has.pending.Buyer, Returns: true}, cancel(order.Pending))
 	change("of a void order", order.ErrUnknownOrder, has.void, order.ChangeOptions{}, pay("new"))
-	cs = append(cs, reads("Change cancels without a gate", nil, func(ctx context.Context, s *shelf) (order.Order, error) {
-		return first(s.bare.Change(ctx, has.pending.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending)))
-	}), reads("Change cancels an order that is not adopted without a gate", nil, func(ctx context.Context, s *shelf) (order.Order, error) {
-		return first(s.bare.Change(ctx, has.old.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending)))
-	}))
+	bare := func(name string, o order.Order, additions int) {
+		cs = append(cs, reads("Change cancels "+name+" without a gate", nil, func(ctx context.Context, s *shelf) (order.Order, error) {
+			o, returned, err := s.bare.Change(ctx, o.ID, order.ChangeOptions{Returns: true}, cancel(order.Pending))
+			if err == nil && len(returned) != additions {
+				err = fmt.Errorf("%w: the additions are %+v", sqltx.ErrUnknownOutcome, returned)
+			}
+			return o, err
+		}))
+	}
+	bare("an order", has.pending, 0)
+	bare("an order that is not adopted", has.old, 1) // its owner may have a gate
 
 	refund := func(name string, want error, id string) {
 		cs = append(cs, reads("Refunded "+name, want, func(ctx context.Context, s *shelf) (order.Payment, error) { return s.l.Refunded(ctx, id) }))
@@ -806,15 +813,41 @@ func (s *shelf) snapshot(t *testing.T, tables []string) (restore func()) {
 	}
 }
 
+// stockRow matches a stock row in a state.
+var stockRow = regexp.MustCompile(`(?m)^stock: sku=(\S+) .* version=(\d+) .*$`)
+
+// checkChange checks that each stock row that has changed has a higher version, so that a cutter
+// that read it before does not write it, and that no addition for the gate is empty.
+func checkChange(t *testing.T, before, after string) {
+	t.Helper()
+	rows := make(map[string][]string)
+	for _, row := range stockRow.FindAllStringSubmatch(before, -1) {
+		rows[row[1]] = row
+	}
+	for _, row := range stockRow.FindAllStringSubmatch(after, -1) {
+		if was := rows[row[1]]; was != nil && was[0] != row[0] && was[2] == row[2] {
+			t.Errorf("a row has changed under its version\nfrom %s\nto   %s", was[0], row[0])
+		}
+	}
+	if strings.Contains(after, " delta=0 ") {
+		t.Errorf("an addition has no units%s", after)
+	}
+}
+
 func (s *shelf) testFaults(t *testing.T, c call, turn int) {
 	tables := s.tables(t)
-	before := c.compared(s.state(t, tables))
+	untouched := s.state(t, tables)
+	before := c.compared(untouched)
 	restore := s.snapshot(t, tables)
 	result, out := c.do(t.Context(), s)
 	if !errors.Is(out.Reason(), c.want) || out.Unknown() {
 		t.Fatalf("without a fault: %s, %v, want %v", out.Kind(), out.Reason(), c.want)
 	}
-	sound, after := shown(result, out), c.compared(s.state(t, tables))
+	changed := s.state(t, tables)
+	sound, after := shown(result, out), c.compared(changed)
+	if !c.takes { // only the optimistic cutter raises the version
+		checkChange(t, untouched, changed)
+	}
 	if c.want != nil && errors.Is(out.Reason(), stock.ErrBusy) {
 		t.Errorf("it says that it is busy: %v", out.Reason())
 	}
@@ -1220,8 +1253,16 @@ func TestCorrect(t *testing.T) {
 	if err := s.l.Correct(t.Context(), "a", 0); err != nil { // the claims of a are wrong
 		t.Fatal(err)
 	}
-	if claims, err := s.l.WrongClaims(t.Context(), []stock.SKU{"a"}, 20); err != nil || len(claims) > 0 {
-		t.Errorf("wrong claims %+v, %v", claims, err)
+	if err := s.l.Correct(t.Context(), "c", 0); err != nil { // a count of the claims on c is under way
+		t.Fatal(err)
+	}
+	for range 2 {
+		if claims, err := s.l.WrongClaims(t.Context(), []stock.SKU{"a", "c", "d"}, 20); err != nil || len(claims) > 0 { // d has no limit
+			t.Errorf("wrong claims %+v, %v", claims, err)
+		}
+		if row, err := s.l.CountClaims(t.Context(), "c"); err != nil || !row.LimitHolds() {
+			t.Errorf("counting goes on: %+v, %v", row, err)
+		}
 	}
 	for _, table := range []string{"outbox", "claims"} { // b has no limit
 		var left int

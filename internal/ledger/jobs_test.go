@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -50,10 +51,23 @@ func TestJobs(t *testing.T) {
 		if other := claim(t, l, "other job", "b"); other.Token != 1 {
 			t.Errorf("the first claim of another job has token %d", other.Token)
 		}
+		held := func(want ...string) {
+			t.Helper()
+			jobs, err := l.Jobs(ctx)
+			names := make([]string, len(jobs))
+			for n, j := range jobs {
+				names[n] = j.Name
+			}
+			if err != nil || !slices.Equal(names, want) {
+				t.Errorf("%q are held, %v, want %q", names, err, want)
+			}
+		}
+		held("job", "other job")
 		if err := l.RenewJob(ctx, first); err != nil {
 			t.Error(err)
 		}
 		outlive(t, d, "job")
+		held("other job")
 		if err := l.RenewJob(ctx, first); err != nil {
 			t.Errorf("renewing after the lease, before another claim: %v", err)
 		}
@@ -149,7 +163,7 @@ func TestJobs_ClaimWaitsForWork(t *testing.T) {
 			_, err := l.ClaimJob(t.Context(), "job", "b")
 			answered <- err
 		}()
-		testenv.Quiet(t, "claimed while a transaction of the holder is open", answered)
+		testenv.Await(t, "the claim waits for the transaction of the holder", func() bool { return d.lockWaits(t) > 0 })
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}

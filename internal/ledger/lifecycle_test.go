@@ -510,12 +510,12 @@ func TestRefundsDue(t *testing.T) {
 			}
 			if n == 1 {
 				check(1, 0, time.Minute)
+			}
+			if n == 3 {
 				_, err := d.sql.Ledger().Exec(t.Context(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), payment)
 				if err != nil {
 					t.Fatal(err)
 				}
-			}
-			if n == 3 {
 				check(2, 59*time.Minute, 61*time.Minute)
 			}
 		}

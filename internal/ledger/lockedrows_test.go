@@ -90,17 +90,21 @@ func TestFaults_LockedRow(t *testing.T) {
 				}
 			}
 		}
-		sold := int64(1)
+		sold, waits := int64(1), 0
+		l.metrics.retries = retryHook{l.metrics.retries, func() { waits++ }}
 		for n, injected := 1, d.sql.Ledger().Dialect() == sqltx.Postgres; injected; n++ { // MariaDB waits 1 s for the row each time
 			rs := []*recording{recordingOf("a"), recordingOf("b"), recordingOf("a", "b")}
 			repeat := repeatOf(rs[1])
+			waits = 0
 			wire.Arm(faults.Fault{Kind: faults.Refused, Nth: n})
 			l.recordGroup(append(slices.Clone(rs), repeat), new(slowGroup))
 			_, hit := wire.Disarm()
 			if rs[1].outcome.Refused() && !repeat.outcome.Refused() {
 				t.Errorf("after %q order 2 is refused, and its repeat was tried: %+v", hit, repeat.outcome)
 			}
-			injected = len(hit) > 0
+			if injected = len(hit) > 0; !injected && waits != maxLockWaits {
+				t.Errorf("the group waited for the locked row %d times", waits)
+			}
 			for i, r := range rs {
 				o, err := l.Order(t.Context(), r.order.ID)
 				found := err == nil

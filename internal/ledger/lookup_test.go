@@ -10,8 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestShrinkIsNoOrder checks that Order hides the row that records a removal of
-// stock.
+// TestShrinkIsNoOrder checks that Order and Orders hide the row that records a removal of stock.
 func TestShrinkIsNoOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -28,6 +27,9 @@ func TestShrinkIsNoOrder(t *testing.T) {
 		}
 		if o, err := l.Order(t.Context(), take.OrderID); !errors.Is(err, order.ErrUnknownOrder) {
 			t.Errorf("found %+v, %v", o, err)
+		}
+		if orders, err := l.Orders(t.Context(), order.Filter{Limit: 10}); err != nil || len(orders) > 0 {
+			t.Errorf("listed %+v, %v", orders, err)
 		}
 	})
 }

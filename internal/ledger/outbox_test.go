@@ -36,7 +36,9 @@ func TestApplied(t *testing.T) {
 		if len(all) != 6 {
 			t.Fatalf("%d changes, want 6", len(all))
 		}
-		for _, applied := range [][]stock.Change{nil, all[:2], all[1:5]} {
+		earlier := all[5]
+		earlier.Epoch-- // it was deleted, and its number used again
+		for _, applied := range [][]stock.Change{nil, all[:2], all[1:5], {earlier}} {
 			if err := l.Applied(t.Context(), applied...); err != nil {
 				t.Fatal(err)
 			}

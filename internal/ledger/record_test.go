@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
@@ -48,6 +49,19 @@ func TestDistinct(t *testing.T) {
 	}
 	if !slices.Equal(all, []*recording{a, repeat, b}) {
 		t.Error("the group was overwritten")
+	}
+}
+
+// TestAcceptedOrders checks that a transaction inserts its orders by ID, so that it cannot wait for
+// another one that waits for it.
+func TestAcceptedOrders(t *testing.T) {
+	rs := []*recording{recordingOf("a"), recordingOf("a"), recordingOf("a")}
+	for n, id := range []byte{2, 3, 1} {
+		rs[n].order.ID = uuid.UUID{0: id}
+	}
+	sorted := []*order.Order{&rs[2].order, &rs[0].order, &rs[1].order}
+	if accepted := acceptedOrders(rs, cutter.AllTaken(3)); !slices.Equal(accepted, sorted) {
+		t.Errorf("%v", accepted)
 	}
 }
 

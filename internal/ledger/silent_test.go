@@ -191,10 +191,23 @@ func TestSilentTransaction(t *testing.T) {
 				_, out := l.Record(ctx, takeOf("silent"))
 				return out.Committed()
 			}
+			calls["Order, silent "+since] = func(ctx context.Context) bool {
+				_, err := l.Order(ctx, uuid.New())
+				return err == nil
+			}
+			calls["MeasureClock, silent "+since] = func(ctx context.Context) bool { return l.MeasureClock(ctx) == nil }
 			calls["Revive, silent "+since] = func(ctx context.Context) bool {
 				_, out := l.Revive(ctx, order.Order{ID: uuid.New(), Status: order.Expired}, takeOf("silent"), "payment")
 				return out.Committed()
 			}
+		}
+		healthy := d.open(t, cutter.Merged())
+		lay(t, healthy, "known", 10)
+		known := as(place(t, healthy, "known"), takeOf("known"))
+		reading := d.silent(t, time.Hour, []string{"SELECT id, take_id"})
+		calls["Record of a known ID, silent when it is read"] = func(ctx context.Context) bool {
+			_, out := reading.Record(ctx, known)
+			return out.Committed()
 		}
 		fail(t, calls)
 	})

@@ -79,4 +79,6 @@ var limits = []mutant{
 	{"units that cannot be locked are sold out", unitRows, "p, err := lockPool(ctx, tx, sku, r.available, wanted[sku])\n\t\tif err != nil {", "p, err := lockPool(ctx, tx, sku, r.available, wanted[sku])\n\t\tif false {", "internal/ledger/cutter TestFailures"},
 	{"the check of SKIP LOCKED does not wait for the row", "internal/ledger/sqltx/skiplocked.go", "err = tx.QueryRow(ctx, []any{&n}, query+db.dialect.RowLock())", "err = nil", "internal/ledger/sqltx TestCheckSkipLocked/PostgreSQL"},
 	{"a database that locks nothing is used", "internal/ledger/sqltx/skiplocked.go", "case err == nil || IsLockTimeout(err):", "case false:", "internal/ledger/sqltx TestCheckSkipLocked/MariaDB"},
+	{"claims are compared while they are counted", recount, " AND stock.claims_counted_to IS NULL\n", "\n", "internal/ledger TestCorrect"},
+	{"a repair counts claims that a count will reach", recount, "!row.LimitHolds() {", "row.BuyerLimit == 0 {", "internal/ledger TestCorrect"},
 }
