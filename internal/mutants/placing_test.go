@@ -12,7 +12,7 @@ const (
 	resolving   = "internal/ledger/resolve.go"
 	outcomes    = "internal/order/outcome.go"
 	slowGroups  = "internal/ledger/slowgroups.go"
-	groupCommit = "internal/ledger/commit.go"
+	groupCommit = "internal/ledger/groupcommit.go"
 	ledgerTurns = "internal/ledger/rowturns.go"
 	stockrow    = "internal/ledger/stockrows.go"
 	epochs      = "internal/ledger/epochs.go"
