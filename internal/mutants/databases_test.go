@@ -108,6 +108,7 @@ var databases = []mutant{
 	{"a migration down forgets returned units", migrateLosses, "version > 0 OR restocked OR", "version > 0 OR", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
 	{"an instance that cannot be opened leaves its stores open", "internal/assembly/open.go", "errors.Join(err, stores.Close())", "err", "internal/assembly TestOpen_ClosesStores"},
 	{"a database stays open if there is no Redis", "internal/assembly/stores.go", "errors.Join(err, s.SQL.Close())", "err", "internal/assembly TestOpen_ClosesStores"},
+	{"an error of a closer is swallowed", "internal/assembly/instance.go", "return errors.Join(errs...)", "return errors.Join(errs[:0]...)", "internal/assembly TestOpen_ClosesStores"},
 	{"an instance runs beside requests only until its context ends", "internal/assembly/instance.go", "context.WithCancel(context.WithoutCancel(ctx))", "context.WithCancel(ctx)", "internal/assembly TestRunBeside"},
 	{"an instance is closed while it runs", "internal/assembly/instance.go", "\t\tcancel()\n\t\trunning.Wait()", "\t\tcancel()", "internal/assembly TestRunBeside"},
 	{"a migration that was stopped succeeds", "internal/store/migrate.go", "if !release() {", "if !release() && false {", "internal/store TestMigrate_ContextEnded/SQLite"},
