@@ -170,6 +170,9 @@ func (c *Client) try(ctx context.Context, r call, target, token string, body []b
 	setHeaders(request.Header, r, token)
 	response, err := c.http.Do(request)
 	if err != nil {
+		if inner, ok := errors.AsType[*url.Error](err); ok {
+			err = inner.Err // do adds the method and the path
+		}
 		return answer{}, &lost{err, connected.Load() || !asked.Load()}
 	}
 	defer func() {
