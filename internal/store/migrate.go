@@ -108,7 +108,12 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrNoLocks (unless there is nothing to do).
 func (s *SQL) MigrateUp(ctx context.Context) error {
-	return s.migrate(ctx, false, func(_ *stepDriver, m *migrate.Migrate) error { return m.Up() })
+	return s.migrate(ctx, false, func(ctx context.Context, steps *stepDriver, m *migrate.Migrate) error {
+		if err := steps.prepare(ctx); err != nil {
+			return err
+		}
+		return m.Up()
+	})
 }
 
 // MigrateDown reverts the last migration. It refuses if data would be lost, if a migration was
@@ -116,7 +121,7 @@ func (s *SQL) MigrateUp(ctx context.Context) error {
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed, ErrNoLocks.
 func (s *SQL) MigrateDown(ctx context.Context) error {
-	return s.migrate(ctx, true, func(steps *stepDriver, m *migrate.Migrate) error {
+	return s.migrate(ctx, true, func(_ context.Context, steps *stepDriver, m *migrate.Migrate) error {
 		err := m.Steps(-1)
 		if errors.Is(err, os.ErrNotExist) && steps.version == database.NilVersion {
 			return nil // no migration is applied
@@ -125,8 +130,8 @@ func (s *SQL) MigrateDown(ctx context.Context) error {
 	})
 }
 
-// migrate opens what run needs to migrate, and closes it.
-func (s *SQL) migrate(ctx context.Context, down bool, run func(*stepDriver, *migrate.Migrate) error) error {
+// migrate opens what run needs to migrate, and closes it. The context of run does not end with ctx.
+func (s *SQL) migrate(ctx context.Context, down bool, run func(context.Context, *stepDriver, *migrate.Migrate) error) error {
 	if s.engine.locks == missing { // without locks, two migrations could run at once
 		if err := s.CheckSchema(ctx); down || err != nil {
 			return s.failed("migrating", fmt.Errorf("it is %s: %w; run the statements of the files in migrations/%s yourself", s.engine.name, ErrNoLocks, s.dialect))
@@ -154,14 +159,14 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(*stepDriver, *mig
 		if err != nil {
 			return errors.Join(s.migrationError(err, latest), source.Close())
 		}
-		steps := &stepDriver{migrationDriver: driver, sql: s, source: source, latest: int(latest), prepares: !down && s.commitsDDL}
+		steps := &stepDriver{migrationDriver: driver, sql: s, source: source, latest: int(latest)}
 		m, err := migrate.NewWithInstance("embedded", source, string(s.dialect), steps)
 		if err != nil {
 			return errors.Join(err, source.Close(), driver.Close())
 		}
 		m.LockTimeout = 2 * migrationLockWait // the driver has its own bound
 		release := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
-		err = s.migrationError(run(steps, m), latest)
+		err = s.migrationError(run(answering, steps, m), latest)
 		if !release() { // ctx has ended, so some migrations may not have run
 			err = errors.Join(err, ctx.Err())
 		}

@@ -443,7 +443,7 @@ func TestMigrate_ContextEnded(t *testing.T) {
 		}
 		checkVersion(t, s, 0)
 		ctx, cancel = context.WithCancel(t.Context())
-		err := s.migrate(ctx, false, func(*stepDriver, *migrate.Migrate) error {
+		err := s.migrate(ctx, false, func(context.Context, *stepDriver, *migrate.Migrate) error {
 			cancel() // the library then starts no further migration, and reports success
 			return nil
 		})

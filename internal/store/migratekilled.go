@@ -16,15 +16,26 @@ import (
 var created = regexp.MustCompile(`^CREATE (?:/\*M! )?(TABLE|SEQUENCE) (\w+)`)
 
 // prepare makes MySQL, which commits each statement of a migration, ready for migrations up. It
-// completes a killed migration, and refuses tables of other programs whose names it needs. It returns
-// the version reached.
-func (d *stepDriver) prepare(ctx context.Context, version int, dirty bool) (reached int, err error) {
+// completes a killed migration, and refuses tables of other programs whose names it needs.
+func (d *stepDriver) prepare(ctx context.Context) (err error) {
+	if !d.sql.commitsDDL {
+		return nil
+	}
+	if err := d.Lock(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Unlock()) }()
+	version, dirty, err := d.Version()
+	if err != nil || version > d.latest { // the library refuses a newer schema
+		return err
+	}
+	version = max(version, 0) // -1 means no migration
 	if dirty {
-		if version, err = d.complete(ctx, max(version, 0)); err != nil { // -1 means no migration
-			return version, err
+		if version, err = d.complete(ctx, version); err != nil {
+			return err
 		}
 	}
-	return version, d.refuseForeign(ctx, max(version, 0)+1)
+	return d.refuseForeign(ctx, version+1)
 }
 
 // complete ends a migration that was killed, either up to the dirty version or down to it from the

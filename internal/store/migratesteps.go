@@ -34,12 +34,11 @@ type rowReader interface {
 // migrations down that lose data, and on MySQL it completes a killed migration.
 type stepDriver struct {
 	migrationDriver
-	sql      *SQL
-	source   source.Driver // the migrations
-	latest   int           // the newest migration
-	prepares bool          // Version, which the library calls once under the lock, calls prepare
-	version  int           // the version that was read or written last
-	reverts  int           // the migration that Run reverts; 0: none
+	sql     *SQL
+	source  source.Driver // the migrations
+	latest  int           // the newest migration
+	version int           // the version that was read or written last
+	reverts int           // the migration that Run reverts; 0: none
 }
 
 // Lock waits for the migration of another process up to migrationLockWait.
@@ -61,10 +60,6 @@ func (d *stepDriver) Version() (version int, dirty bool, err error) {
 	d.version = version
 	if err == nil && (version > 1 || version == 1 && !dirty) { // otherwise the table may not exist
 		err = d.refuseForeignVersion(version)
-	}
-	if err == nil && d.prepares && version <= d.latest { // the library refuses a newer schema
-		version, err = d.prepare(context.Background(), version, dirty)
-		return version, false, err
 	}
 	return version, dirty, err
 }
