@@ -48,8 +48,8 @@ func (r call) changes() bool { return r.method != http.MethodGet }
 
 // content is the body of an answer of the service.
 type content interface {
-	// complete reports whether the body has the fields that the service always sends. An
-	// answer that is not the service's may be JSON too, and decodes to a zero value.
+	// complete reports whether the body has the fields that the service always sends. JSON from
+	// another server, such as a proxy, decodes to a zero value.
 	complete() bool
 }
 
@@ -170,6 +170,9 @@ func (c *Client) try(ctx context.Context, r call, target, token string, body []b
 	setHeaders(request.Header, r, token)
 	response, err := c.http.Do(request)
 	if err != nil {
+		if inner, ok := errors.AsType[*url.Error](err); ok {
+			err = inner.Err // do adds the method and the path
+		}
 		return answer{}, &lost{err, connected.Load() || !asked.Load()}
 	}
 	defer func() {

@@ -202,7 +202,7 @@ func WithTryTimeout(d time.Duration) Option {
 
 // WithMaxPause sets the longest Retry-After that a call follows: 10 s by default, plus
 // up to a quarter at random. A call that is asked to wait longer, or longer than its
-// context allows, returns the answer that asked.
+// context allows, does not wait, and returns that answer.
 func WithMaxPause(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {
@@ -225,10 +225,10 @@ func WithPoll(d time.Duration) Option {
 	}
 }
 
-// WithoutKeys has [Client.Place] send no Idempotency-Key with a request that has none.
-// The service then refuses an order for a SKU that is sold out without asking its
-// database. An order without a key is not tried again once its answer was lost, because
-// a retry might be a second order.
+// WithoutKeys makes [Client.Place] send no Idempotency-Key with a request that has none.
+// The service can then refuse an order for a sold-out SKU without asking its database.
+// An order without a key is not tried again once its answer was lost, because a retry
+// might be a second order.
 func WithoutKeys() Option {
 	return func(c *Client) error {
 		c.keyless = true

@@ -251,9 +251,9 @@ func addFaults(r, other *results.Result, prefix, chinesePrefix string) {
 }
 
 // judgeHistory adds the verdicts on the SKUs of a history, and the verdict on the strategy,
-// to the result. The check of a history knows no bytes: that a replay has others than the
-// first answer is among the findings. conclusive is false if a broken strategy was not found
-// out.
+// to the result. The check of a history does not compare bytes: a replay that differs from
+// the first answer is one of the findings. conclusive is false if a broken strategy was not
+// detected.
 func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (conclusive bool) {
 	judgeFindings(r)
 	convicted := false

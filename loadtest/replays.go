@@ -93,10 +93,10 @@ func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order
 	return s
 }
 
-// place sends an order by its plan, but for a later repeat, and returns the answer that
+// place sends an order by its plan, except for a later repeat, and returns the answer that
 // counts. A request with a key whose outcome is unknown is sent again, as a client would
-// do. A refusal of the second request counts: the service has looked the key up, and an
-// order that the audit finds under it was denied.
+// do. A refusal of the second request counts, because the service has looked up the key: an
+// order that the audit finds under the key contradicts it.
 func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
 	var (
 		twin sent

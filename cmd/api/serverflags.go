@@ -28,7 +28,7 @@ type serverFlags struct {
 	JWTAudience    string    `placeholder:"NAME" help:"Name that the aud of tokens must contain; empty: any."`
 	TLSCert        string    `placeholder:"FILE" help:"PEM file of the certificate, to serve TLS 1.2 or later on --listen and --ops-listen; read again when it changes."`
 	TLSKey         string    `placeholder:"FILE" help:"PEM file of the certificate's private key."`
-	RateLimit      perSecond `default:"0" help:"Requests a second that one client, a buyer with a token or an address, may send; 0.5: one in two seconds; 0: any."`
+	RateLimit      perSecond `default:"0" help:"Requests a second that one client may send; 0.5: one in two seconds; 0: no limit."`
 	RateBurst      int       `default:"0" help:"Requests that one client may send at once; 0: as --rate-limit."`
 	TrustedProxies networks  `placeholder:"NETWORKS" help:"Comma-separated addresses and networks of the proxies whose X-Forwarded-For names the client."`
 

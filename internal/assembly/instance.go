@@ -154,7 +154,7 @@ func (i *Instance) Ready(ctx context.Context) error {
 	return err
 }
 
-// Close finishes the orders that were accepted, and then their settles. Then it closes
+// Close finishes the orders that were accepted, and settles the queued takes. Then it closes
 // what Build and Open have opened. No call may be under way.
 func (i *Instance) Close() error {
 	i.Ledger.Close()

@@ -103,7 +103,8 @@ func (oldRedis) Error() string { return "ERR unknown command" }
 
 func (oldRedis) RedisError() {}
 
-// TestOpen_ClosesStores checks that an instance that cannot be opened leaves no open store behind.
+// TestOpen_ClosesStores checks that an instance that cannot be opened leaves no open store behind,
+// and neither does one that closes with an error.
 func TestOpen_ClosesStores(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder) // of the embedded database
@@ -123,6 +124,19 @@ func TestOpen_ClosesStores(t *testing.T) {
 	}
 	if _, err := s.SQL.Pool().Conn(t.Context()); err == nil {
 		t.Error("the database is open")
+	}
+
+	i, err := Open(t.Context(), Parts{Strategy: lua}, Options{Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := errors.New("closing failed")
+	i.closers = slices.Insert(i.closers, 0, func() error { return failed })
+	if err := i.Close(); !errors.Is(err, failed) {
+		t.Errorf("closed: %v, want %v", err, failed)
+	}
+	if _, err := i.Stores.SQL.Pool().Conn(t.Context()); err == nil {
+		t.Error("the database of an instance that closed with an error is open")
 	}
 }
 

@@ -76,9 +76,9 @@ type Reconciler interface {
 // Two consumers may work on the same order, if one was slow and the other claimed it. Both record
 // the same take under the order's ID, so it is committed once. A take is given back only when the
 // ledger has another row under the ID, or when the stock row's epoch has changed and the ledger
-// does not have the order. Then no consumer can commit the take any more. If that row is a void
-// order, the queued order ends as refused. Such a row comes from an instance of another strategy,
-// or from recovery after Redis had lost an earlier order of the key.
+// does not have the order. Then no consumer can commit the take any more. If the row under the ID
+// is a void order, the queued order ends as refused. Such a void order comes from an instance of
+// another strategy, or from recovery after Redis had lost an earlier order of the key.
 type Consumer struct {
 	name       string // among the consumers of all instances
 	journal    Journal

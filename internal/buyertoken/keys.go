@@ -32,8 +32,8 @@ const (
 	// minPause is the shortest pause between two reads. It bounds the reads that tokens with
 	// unknown keys cause, because anybody can send such tokens.
 	minPause = 10 * time.Second
-	// readTimeout bounds one reading, and maxWait how long a token with an unknown
-	// key waits for it.
+	// readTimeout bounds one read of the keys, and maxWait how long a token with an unknown key
+	// waits for a read.
 	readTimeout, maxWait = 5 * time.Second, 2 * time.Second
 	// maxSet bounds the bytes of a set of keys, and maxKeys the number of its keys.
 	maxSet, maxKeys = 256 << 10, 100

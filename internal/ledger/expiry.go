@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// expiryRetry is the pause before a failed expiry is tried again: that of an order whose
-// transaction failed, and the wait for a stock row that stayed locked.
+// expiryRetry is the pause before an order whose transaction failed is tried again. After a stock
+// row stayed locked, it is the pause before a batch waits for a stock row again.
 const expiryRetry = 30 * time.Second
 
 // Expiry is the result of one batch of Expire.
@@ -73,9 +73,9 @@ func (r *ExpiryRound) end() {
 	}
 }
 
-// Expire expires up to limit pending orders whose time has passed by the database's clock, and
-// returns their units. It takes the orders that come next in the round. The caller must hold the
-// job.
+// Expire expires up to limit pending orders whose payment window has ended by the database's clock,
+// and returns their units. It takes the orders that come next in the round. The caller must hold
+// the job.
 //
 // A batch is one transaction. It leaves out orders whose rows or stock rows another transaction
 // holds locked, until the next round. An order that makes its transaction fail is logged and
@@ -220,9 +220,9 @@ func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
 	return err
 }
 
-// isDue is the condition of a pending order whose time has passed by the database's
-// clock. The clock is read in a subquery, so that PostgreSQL reads it once a
-// statement and can use the index.
+// isDue is the condition of a pending order whose payment window has ended by the database's clock.
+// The clock is read in a subquery, so that PostgreSQL reads it once a statement and can use the
+// index.
 func isDue(d sqltx.Dialect) string {
 	return "status = 'pending' AND expires_at <= (SELECT " + d.Now() + ")"
 }

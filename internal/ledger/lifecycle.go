@@ -21,8 +21,8 @@ import (
 //
 // Errors: order.ErrUnknownOrder; stock.ErrRowChanged (the payment was recorded meanwhile) and
 // stock.ErrBusy, after which nothing was changed; what decide returned; an error of the database,
-// after which the change may have been made. A caller that repeats it then decides by what it
-// finds.
+// after which the change may have been made. If the caller repeats the call, decide sees whether it
+// was made.
 func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeOptions, decide order.Decide) (order.Order, []stock.Change, error) {
 	found, err := readOrders(ctx, l.db, []uuid.UUID{id}) // buyer and lines of an order never change
 	if err != nil {

@@ -170,8 +170,8 @@ func insertLineRows(dialect sqltx.Dialect, orders []*order.Order, n int) sqltx.S
 	return sqltx.Statement{SQL: string(sql[:len(sql)-1])} // without the last comma
 }
 
-// insertOrderArrays inserts the rows of the orders from one array a column, so
-// that one prepared statement serves groups of every size.
+// insertOrderArrays inserts the rows of the orders from one array for each column,
+// so that one prepared statement serves groups of every size.
 func insertOrderArrays(orders []*order.Order) sqltx.Statement {
 	var (
 		ids        = make([][16]byte, len(orders))

@@ -110,7 +110,7 @@ func (l *Ledger) submit(r *recording) {
 	}
 }
 
-// runGroup records a group. It returns when the group is done, or is slow.
+// runGroup records a group. It returns when the group is done, or counts as slow.
 func (l *Ledger) runGroup(rs []*recording) {
 	rs = l.slow.hold(rs)
 	if len(rs) == 0 {
@@ -160,8 +160,8 @@ func (l *Ledger) recordGroup(rs []*recording, own *slowGroup) {
 	}
 }
 
-// commit does so for recordings with distinct IDs. If the database is away, it refuses them
-// and returns the error: others would fail too.
+// commit is recordGroup for recordings with distinct IDs. If the database cannot be reached, it
+// refuses them and returns the error, because further transactions would fail too.
 func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) error {
 	lockWaits := 0
 	for try := 1; len(rs) > 0; try++ {

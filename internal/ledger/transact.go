@@ -19,8 +19,8 @@ const (
 	maxTries = 10
 )
 
-// transact runs do in a transaction, in several tries if it must: see retried. do must run
-// its statements under the context that it is given, which bounds each try.
+// transact runs do in a transaction, and tries again as retried does. do must run its statements
+// under the context that it is given, which bounds one try.
 func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	return l.retried(ctx, func() (err error) {
 		ctx, span := l.tracer.Start(ctx, "ledger.transaction")
@@ -38,9 +38,9 @@ func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ct
 	})
 }
 
-// retried runs a transaction again while it is rolled back because of others: after
-// deadlocks, serialization failures, lock timeouts and cutter.ErrConflict. stock.ErrBusy:
-// so was the last try. A transaction whose outcome is unknown is not run again.
+// retried runs a transaction, and runs it again after a conflict with another one: a deadlock, a
+// serialization failure, a lock timeout or cutter.ErrConflict. If the last try ends with a conflict
+// too, it returns stock.ErrBusy. A transaction whose outcome is unknown is not run again.
 func (l *Ledger) retried(ctx context.Context, transaction func() error) error {
 	for try := 1; ; try++ {
 		err := transaction()

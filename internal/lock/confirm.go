@@ -22,7 +22,7 @@ type Confirmer interface {
 }
 
 // confirmedGrant is a Grant whose leases can be confirmed. Its Confirm must be safe to
-// call beside the renewals of the backend.
+// call while the backend renews the lease.
 type confirmedGrant interface {
 	Grant
 	Confirm(ctx context.Context) (until time.Time, err error)

@@ -14,5 +14,6 @@ var calling = []mutant{
 	{"a refused token tells of earlier tries", "client/call.go", "p.Status == http.StatusUnauthorized, ", "", "client TestUnknownOutcome/one_answer_lost,_then_not_authorized"},
 	{"a read has an unknown outcome", "client/call.go", "if !r.changes() {", "if false {", "client TestUnknownOutcome/Read"},
 	{"a timeout of a proxy is not tried again", "client/call.go", "http.StatusBadGateway, http.StatusGatewayTimeout:", "http.StatusBadGateway:", "client TestRetries/a_proxy_fails"},
+	{"an error names the request twice", "client/call.go", "err = inner.Err", "_ = inner.Err", "client TestUnknownOutcome/every_answer_lost"},
 	{"a date in Retry-After is ignored", "client/call.go", "return max(0, time.Until(date))", "return max(0, 0*time.Until(date))", "client TestRetryAfter"},
 }

@@ -15,7 +15,7 @@ var limits = []mutant{
 	{"claims are not checked", cutterRules, "r.held[t.Buyer]+l.units > r.limit", "r.held[t.Buyer]+l.units < 0", "internal/ledger/cutter TestConformance/SQLite/for-update/BuyerLimit"},
 	{"claims are not kept", claims, "statements = append(statements, s)", "_ = append(statements, s)", "internal/ledger/cutter TestConformance/SQLite/for-update/BuyerLimit"},
 	{"claims rise above the limit, in one statement", claims, "dialect.Require(sum+\" <= ?\", sum)", "dialect.Require(\"0 <= ?\", sum)", "internal/ledger/cutter TestConformance/MariaDB/merged/BuyerLimit"},
-	{"claims are not sent with the cut", "internal/ledger/commit.go", "tx.AtCommit(plan.GroupCut.Claims...)", "", "internal/ledger TestRecord_BuyerLimit/SQLite"},
+	{"claims are not sent with the cut", "internal/ledger/groupcommit.go", "tx.AtCommit(plan.GroupCut.Claims...)", "", "internal/ledger TestRecord_BuyerLimit/SQLite"},
 	{"a claim above the limit is an error", sqltxDB, "if err != nil && tx.rows > 0 && isUnmet(err) {", "if false {", "internal/ledger/sqltx TestCommitIf/SQLite"},
 	{"claims rise without the row's lock", rows, "stock.SKUsOf(takes...), tx.Dialect().RowLock())", "stock.SKUsOf(takes...), \"\")", "internal/ledger/cutter TestConformance/MariaDB/for-update/LimitUnderRush"},
 	{"a limited row is cut without its claims", merged, "\" SET available = available - ? WHERE sku = ? AND \" + k.want + \" = ? AND \"", "\" SET available = available - ? WHERE sku = ? AND ? >= 0 AND \"", "internal/ledger/cutter TestConformance/SQLite/merged/BuyerLimit"},

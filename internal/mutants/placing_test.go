@@ -12,7 +12,7 @@ const (
 	resolving   = "internal/ledger/resolve.go"
 	outcomes    = "internal/order/outcome.go"
 	slowGroups  = "internal/ledger/slowgroups.go"
-	groupCommit = "internal/ledger/commit.go"
+	groupCommit = "internal/ledger/groupcommit.go"
 	ledgerTurns = "internal/ledger/rowturns.go"
 	stockrow    = "internal/ledger/stockrows.go"
 	epochs      = "internal/ledger/epochs.go"
@@ -80,7 +80,7 @@ var placing = []mutant{
 	{"a correction leaves units in parts", recount, "lockWhole(ctx, tx, sku)", "lockRow(ctx, tx, sku)", "internal/ledger TestPartsAreTakenBack/SQLite"},
 	{"units in parts are not counted", parts, "COALESCE(SUM(stock_parts.available), 0)", "COALESCE(SUM(0), 0)", "internal/ledger TestPartsAreCounted/SQLite"},
 	{"refused because one slot has too little", slots, "err = rs.lockParts(ctx, tx, skus[:next])", "err = nil", "internal/ledger TestSlotsOfOne/SQLite"},
-	{"slots are divided without the lock of the stock row", slots, "readSKUs(ctx, tx, whole, tx.Dialect().RowLock())", "readSKUs(ctx, tx, whole, \"\")", "internal/ledger/cutter TestConformance/MariaDB/slots/CutsAddUp"},
+	{"slots are divided without the lock of the stock row", slots, "readSKUs(ctx, tx, whole, tx.Dialect().RowLock())", "readSKUs(ctx, tx, whole, \"\")", "internal/ledger/cutter TestSlots_DividedMeanwhile/MariaDB"},
 	{"a SKU that is sold out makes its group lock all slots", slots, "whole := slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool { return ", "whole := slices.DeleteFunc(slices.Clone(skus), func(sku stock.SKU) bool { return false && ", "internal/ledger/cutter TestSlots/MariaDB"},
 	{"every group has the same slot", slots, "c.last.Add(1)", "c.last.Add(0)", "internal/ledger/cutter TestSlots/MariaDB"},
 	{"refused because a slot was sold meanwhile", slots, "rs[sku].part > 0 && !enough(rs[sku])", "false", "internal/ledger/cutter TestSlots_ChangedMeanwhile/PostgreSQL"},

@@ -35,12 +35,12 @@ type refusalCache struct {
 
 	mu   sync.RWMutex
 	last map[stock.SKU]cachedRefusal
-	// changed is when a SKU was last changed, any of them. A refusal for which the ledger was
-	// asked before is not remembered.
+	// changed is when any SKU was last changed. A refusal is not remembered if the ledger was asked
+	// before that.
 	changed time.Time
 }
 
-// cachedRefusal is a refusal, and until when it may be repeated.
+// cachedRefusal is a refusal, and the time until which it may be repeated.
 type cachedRefusal struct {
 	refusal *stock.Refusal
 	units   int64 // the smallest quantity that is refused; 0: any

@@ -110,7 +110,7 @@ func TestRollover(t *testing.T) {
 		sell := func(i *instance, orders *atomic.Int64) {
 			for n := 0; !ending.Load(); n++ {
 				lines := []stock.Line{{SKU: skus[n%2], Quantity: int64(1 + n%3)}, {SKU: skus[(n+1)%2], Quantity: 2}}[:1+n/2%2]
-				o, _, err := i.Place(t.Context(), request(lines...))
+				o, err := placeUntilKnown(t, i, current.Load, request(lines...))
 				switch {
 				case errors.Is(err, stock.ErrSuperseded):
 					return
@@ -122,7 +122,7 @@ func TestRollover(t *testing.T) {
 				}
 				orders.Add(1)
 				if n%20 > 0 {
-					for err = stock.ErrBusy; errors.Is(err, stock.ErrBusy); {
+					for err = stock.ErrBusy; errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrUnavailable); {
 						err = giveBack(o.ID, n%3 == 0)
 					}
 					if err != nil {

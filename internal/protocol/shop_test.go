@@ -349,6 +349,23 @@ func withKey(r order.Request, key string) order.Request {
 	return r
 }
 
+// placeUntilKnown places an order at i, with a key. If the outcome is unknown, it repeats the request
+// until it is known, as a client does, at the instance that next returns.
+func placeUntilKnown(t *testing.T, i *instance, next func() *instance, r order.Request) (o order.Order, err error) {
+	r.Key = uuid.NewString()
+	if o, _, err = i.Place(t.Context(), r); !errors.Is(err, stock.ErrUnavailable) {
+		return o, err
+	}
+	_ = testenv.Poll(testenv.Patience, func() error {
+		o, _, err = next().Place(t.Context(), r)
+		if errors.Is(err, stock.ErrUnavailable) || errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrSuperseded) {
+			return err
+		}
+		return nil
+	})
+	return o, err
+}
+
 // mustPlace places an order. It must be accepted, and must not be a replay.
 func mustPlace(t *testing.T, s *instance, r order.Request) order.Order {
 	t.Helper()

@@ -23,9 +23,9 @@ const (
 	// loaded it. After that it raises another one. A load takes three round trips on a new
 	// connection.
 	loadGrace = 2 * time.Second
-	// loadPause bounds the pause between two looks whether a generation is loaded.
+	// loadPause bounds the pause between two checks whether a generation is loaded.
 	loadPause = 20 * time.Millisecond
-	// maxRaises bounds the tries of a raise that meets another instance's.
+	// maxRaises bounds the tries to raise the generation while other instances raise it too.
 	maxRaises = 5
 	// maxJoins bounds the tries to join, with the pause joinPause between them. Instances notice a
 	// lost generation within seconds.
@@ -42,7 +42,7 @@ type generations struct {
 	layout  string
 	queues  bool // the strategy acknowledges orders before the ledger has them
 	log     *slog.Logger
-	// checked is called with each store, and with the error for which it did not answer, or nil.
+	// checked is called after each check of a store. err is nil if the store answered.
 	checked func(store string, err error)
 
 	following singleflight.Group

@@ -23,8 +23,8 @@ const (
 	// claimPause is the shortest pause between two tries to claim a job, with a
 	// quarter as much again of jitter.
 	claimPause = 800 * time.Millisecond
-	// jobCallTimeout bounds one call that renews or releases a job: a lease ends soon after
-	// it. A claim ends with the ledger's own bounds.
+	// jobCallTimeout bounds one call that renews or releases a job. It is shorter than a lease.
+	// The ledger itself bounds a claim.
 	jobCallTimeout = 2 * time.Second
 )
 

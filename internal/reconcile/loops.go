@@ -89,8 +89,9 @@ func (r *Reconciler) keepDelivering(ctx context.Context) {
 	r.jobs.run(ctx, outboxJob, r.asJob(r.deliverAll), func() { r.metrics.outbox.Set(0) })
 }
 
-// deliverAll delivers the additions of every SKU. If ctx ends first, the next call goes on
-// with the SKU after: with a dead master in a cluster, the SKUs there may take all the time.
+// deliverAll delivers the additions of every SKU. If ctx ends first, the next call continues with
+// the following SKU. Otherwise the SKUs of a dead master in a cluster could take the time of every
+// call.
 func (r *Reconciler) deliverAll(ctx context.Context) (pace, error) {
 	start := time.Now()
 	d, err := r.deliverChanges(ctx, "", r.deliverAfter)

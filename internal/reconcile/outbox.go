@@ -24,10 +24,10 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 type delivery struct {
 	applied int          // additions
 	left    int          // additions that it has read and that are still in the outbox
-	next    stock.Change // the next delivery begins after it; zero: this one has tried all
+	next    stock.Change // the next delivery begins after this change; zero: all changes were tried
 }
 
-// deliverChanges is Deliver with a gate. It begins after a change.
+// deliverChanges is Deliver with a gate. It begins with the change that follows after.
 func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU, after stock.Change) (d delivery, err error) {
 	var (
 		errs    []error
@@ -70,8 +70,8 @@ func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU, after st
 	}
 }
 
-// endOf returns a change that follows all changes of the SKU. A delivery must not begin
-// between them: the gate would lack those before.
+// endOf returns a change that follows all changes of the SKU. A delivery must not begin between
+// two changes of a SKU: the gate would lack the earlier one.
 func endOf(sku stock.SKU) stock.Change { return stock.Change{SKU: sku, Epoch: math.MaxInt64} }
 
 // BringToGate takes additions that the ledger has just committed, and applies them to the gate's

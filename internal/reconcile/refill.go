@@ -49,7 +49,7 @@ func (r *Reconciler) Refill(ctx context.Context, sku stock.SKU) error {
 	})
 }
 
-// refillIf refills the SKU if needed is true of its counts.
+// refillIf refills the SKU if needed returns true for its counts.
 func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(ledger.StockRow, stock.Level) bool) error {
 	_, err, _ := r.refills.Do(string(sku), func() (any, error) {
 		ctx, cancel := detached(ctx) // the refill is shared, so it must not end with one caller's ctx
@@ -77,7 +77,7 @@ func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(le
 	return err
 }
 
-// always is the condition of a refill that its caller has decided on.
+// always makes refillIf refill the SKU, whatever its counts are.
 func always(ledger.StockRow, stock.Level) bool { return true }
 
 // refillFrom refills the SKU. It does nothing if the row has changed, because then another instance

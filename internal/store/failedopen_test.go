@@ -100,32 +100,34 @@ func withParameter(t *testing.T, rawURL, name, value string) string {
 	return u.String()
 }
 
-// TestOpenRedis_Refused checks that a client whose first command is refused closes its
-// connection.
+// TestOpenRedis_Refused checks that a client whose first command is refused, or whose first TLS
+// record, closes its connection.
 func TestOpenRedis_Refused(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	closed := make(chan error, 1)
-	go func() {
-		conn, err := listener.Accept()
+	for scheme, begin := range map[string]byte{"redis://": '*', "rediss+cluster://": 0x16} { // the first byte of a command or record
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			closed <- err
-			return
+			t.Fatal(err)
 		}
-		defer conn.Close()
-		for commands := bufio.NewReader(conn); err == nil; {
-			if _, err = commands.ReadString('*'); err == nil { // each command begins with this byte
-				_, err = io.WriteString(conn, "-NOPERM refused\r\n")
+		defer listener.Close()
+		closed := make(chan error, 1)
+		go func() {
+			conn, err := listener.Accept()
+			if err != nil {
+				closed <- err
+				return
 			}
+			defer conn.Close()
+			for commands := bufio.NewReader(conn); err == nil; {
+				if _, err = commands.ReadString(begin); err == nil {
+					_, err = io.WriteString(conn, "-NOPERM refused\r\n")
+				}
+			}
+			closed <- err
+		}()
+		if _, err := OpenRedis(t.Context(), scheme+listener.Addr().String()); err == nil {
+			t.Fatal("a Redis that refuses PING was opened")
 		}
-		closed <- err
-	}()
-	if _, err := OpenRedis(t.Context(), "redis://"+listener.Addr().String()); err == nil {
-		t.Fatal("a Redis that refuses PING was opened")
+		testenv.Receive(t, "the end of the connection", closed)
 	}
-	testenv.Receive(t, "the end of the connection", closed)
 }

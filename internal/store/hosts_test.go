@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -232,5 +235,17 @@ func TestMySQLHosts(t *testing.T) {
 		if (err == nil) != (test.want != nil) || err != nil && strings.Contains(err.Error(), "sesame") {
 			t.Errorf("%s: %v", test.hosts, err)
 		}
+	}
+}
+
+// TestMySQLBounds_Idle checks that the pool closes an idle session before MySQL does.
+func TestMySQLBounds_Idle(t *testing.T) {
+	t.Parallel()
+	const version = "8.0.36"
+	config := &driver.Config{}
+	setMySQLState(config, version)
+	idle := setMySQLBounds(config, version)
+	if limit, err := time.ParseDuration(config.Params["wait_timeout"] + "s"); err != nil || idle >= limit {
+		t.Errorf("the pool keeps a session for %v, and MySQL for %v, %v", idle, limit, err)
 	}
 }

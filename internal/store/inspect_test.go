@@ -18,16 +18,27 @@ func TestInspect_Unanswered(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
-		if found := opened(t, dbURL).Inspect(ended, 0); worst(found) != Problem {
+		db := opened(t, dbURL)
+		if found := db.Inspect(ended, 0); worst(found) != Problem {
 			t.Errorf("found %+v", found)
 		}
+		if ahead, err := db.Offset(ended); err == nil {
+			t.Errorf("%+v", ahead)
+		}
 	})
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"nowhere:1"}, Dialer: func(context.Context, string, string) (net.Conn, error) {
-		return nil, errors.New("not connected")
-	}})
-	defer cluster.Close()
-	if found := InspectRedis(t.Context(), cluster, RedisUse{}); worst(found) != Problem {
-		t.Errorf("of a cluster: %+v", found)
+	const reason = "not connected"
+	fails := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New(reason) }
+	for _, client := range []redis.UniversalClient{
+		redis.NewClient(&redis.Options{Addr: "nowhere:1", Dialer: fails}),
+		redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"nowhere:1"}, Dialer: fails}),
+	} {
+		if found := InspectRedis(t.Context(), client, RedisUse{}); worst(found) != Problem || !strings.Contains(found[0].Detail, reason) {
+			t.Errorf("%T: found %+v", client, found)
+		}
+		if ahead, err := RedisOffsets(t.Context(), client); err == nil {
+			t.Errorf("%T: %+v", client, ahead)
+		}
+		_ = client.Close()
 	}
 }
 

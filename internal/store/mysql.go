@@ -136,8 +136,8 @@ func mysqlHosts(config *driver.Config) (hosts []*driver.Config) {
 	return hosts
 }
 
-// mysqlVersion reads the server's version. MariaDB and MySQL have different
-// names for the same bounds, and each refuses the other's names.
+// mysqlVersion reads the server's version. MariaDB and MySQL have different names for some
+// session variables, and each refuses the other's names.
 func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	probe := config.Clone()
 	probe.Params = nil

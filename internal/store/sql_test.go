@@ -84,6 +84,14 @@ func TestOpenSQL_Unreachable(t *testing.T) {
 		if errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), closed) || strings.Contains(err.Error(), "sesame") {
 			t.Errorf("%s: error %q", Redact(dbURL), err)
 		}
+		sessions, err := OpenSessions(dbURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sessions.PingContext(t.Context()); err == nil || !strings.Contains(err.Error(), closed) {
+			t.Errorf("%s: a session: error %v", Redact(dbURL), err)
+		}
+		sessions.Close()
 	}
 }
 
@@ -99,10 +107,10 @@ func TestOpenSQL_SilentHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() }) // the subtests run after this function
-	for _, scheme := range []string{"mysql", "postgres"} {
+	for scheme, query := range map[string]string{"mysql": "readTimeout=100ms", "postgres": ""} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
-			_, err := OpenSQL(context.WithoutCancel(t.Context()), scheme+"://u:p@"+listener.Addr().String()+"/db?")
+			_, err := OpenSQL(context.WithoutCancel(t.Context()), scheme+"://u:p@"+listener.Addr().String()+"/db?"+query)
 			if err == nil || !strings.HasSuffix(err.Error(), "no answer within 5s") {
 				t.Errorf("a database that does not answer: %v", err)
 			}

@@ -27,8 +27,8 @@ type Verdict struct {
 	SKU      string
 	Decision Decision
 	Why      string // reason for the last two decisions
-	// Part is the shortest part that cannot be explained, beginning at a moment without a call
-	// under way. Total and Left are the counts at that moment.
+	// Part is the shortest part of the history that cannot be explained. It begins at a moment
+	// without a call under way. Total and Left are the counts at that moment.
 	Part        []Call
 	Total, Left int64
 	Calls       int // number of calls about the SKU
@@ -249,8 +249,8 @@ func (h *history) salesOf(tries []*Call, named map[string]bool) []*sale {
 }
 
 // answeredSales returns the orders that the answers to the tries name, except queued orders that
-// were refused later. Each holds its units when the first 201 ends. Without a 201, it holds them
-// when a read has shown it too.
+// were refused later. Each holds its units at the latest when the first 201 arrives, or without a
+// 201, when both the 202 and a read that shows the order have arrived.
 func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 	for _, c := range tries {
 		if c.Outcome != Accepted && c.Outcome != Queued {
@@ -370,7 +370,7 @@ func (h *history) followSteps(s *sale, last *Call) {
 	}
 }
 
-// leadsTo is the status of an order after an accepted call.
+// leadsTo has, for each kind of call, the status of the order after an accepted call.
 var leadsTo = map[Kind]client.OrderStatus{Cancel: client.OrderCancelled, Pay: client.OrderPaid, Refund: client.OrderRefunded}
 
 // followActs adds units that late payments may hold temporarily. It also finds an accepted call

@@ -67,9 +67,9 @@ func (rs rows) claimed() bool {
 	return false
 }
 
-// claimsOf adds up what each buyer asks for of the SKUs that have a limit. The claims are in SKU
-// order, and then in buyer order. While the claims of a SKU are being counted, it leaves out the
-// orders that the count has yet to reach. rs are the rows, if they are known.
+// claimsOf adds up the units that each buyer asks for, of each SKU that has a limit. The claims are
+// sorted by SKU and buyer. While the claims of a SKU are being counted, claimsOf leaves out the
+// orders that the count has not reached. rs are the rows, if they are known.
 func claimsOf(takes []stock.Take, limits map[stock.SKU]int64, rs rows) (claims []claim) {
 	if len(limits) == 0 {
 		return nil

@@ -218,3 +218,30 @@ func TestSlots_ChangedMeanwhile(t *testing.T) {
 		}
 	})
 }
+
+// TestSlots_DividedMeanwhile lets two sales divide the units of one stock row at once. The second
+// must divide what the first has left.
+func TestSlots_DividedMeanwhile(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, s *unitSale) {
+		c := cutter.Slots(2)
+		s.lay(t, 10)
+		first, second := s.begin(t), s.begin(t)
+		if d, err := s.cut(t.Context(), first, c, 1); err != nil || !d.Taken() {
+			t.Fatalf("the first sale: %v, %v", d.Reason(), err)
+		}
+		sold := make(chan error, 1)
+		go func() {
+			d, err := s.cut(t.Context(), second, c, 1)
+			sold <- errors.Join(err, d.Reason())
+		}()
+		testenv.Await(t, "the second sale waits for the first", func() bool { return s.someoneLocks(t, "stock") || s.someoneLocks(t, "stock_parts") })
+		if err := first.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(<-sold, second.Commit()); err != nil {
+			t.Fatal(err)
+		}
+		s.left(t, 8)
+	})
+}

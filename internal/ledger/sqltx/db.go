@@ -177,8 +177,8 @@ var ErrUnmet = errors.New("a condition of the transaction does not hold")
 // rows. Otherwise, or if a condition of Dialect.Require is not met, Commit rolls back and returns
 // ErrUnmet.
 //
-// It returns an SQL expression with the given value, which the next statement must contain. If the
-// server must check the number there, the expression fails unless the number is right.
+// Expect returns an SQL expression with the given value, which the next statement must contain. On
+// MySQL the expression may check the number of rows, and then fails if the number is wrong.
 func (tx *Tx) Expect(rows int64, first Statement, value string) (checked string) {
 	tx.rows = rows
 	switch {

@@ -56,7 +56,7 @@ type mysqlConn interface {
 	sqldriver.Validator
 }
 
-// mysqlSession is a connection to a server of a known kind.
+// mysqlSession is a connection to a server whose kind is known.
 type mysqlSession struct {
 	mysqlConn
 	texts bool // several statements may be sent as one text

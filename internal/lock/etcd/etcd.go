@@ -141,8 +141,9 @@ type backend struct {
 	idle []*session
 }
 
-// Acquire takes a new session and a new place if the ones it waits with are lost: it cannot lose a
-// lock that it never held. Once it has had a place, it tries again until ctx ends, even while the
+// Acquire takes the lock. If its session or its place in the queue is lost before it has the lock,
+// Acquire begins again with new ones. It does not return lock.ErrLost then, because the caller has
+// not held the lock yet. Once it has had a place, it tries again until ctx ends, even while the
 // servers do not answer.
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
 	for waited := false; ; {

@@ -19,6 +19,7 @@ func eachFault(t *testing.T, test func(t *testing.T, f *fakeServer, n int, kind 
 	t.Parallel()
 	for _, kind := range []fault{refused, unheard, hung} {
 		for n, failed := 1, true; failed; n++ {
+			failed = false // a subtest that fails or does not run is the last one
 			t.Run(fmt.Sprintf("%s %d", kind, n), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { failed = test(t, newFakeServer(), n, kind) })
 			})
@@ -51,16 +52,18 @@ func (f *fakeServer) mustBeFree(t *testing.T) {
 }
 
 // mustBeClean checks that the lock is free, and that the Locker leaves nothing behind once it is
-// closed.
+// closed and its last lease is unlocked.
 func mustBeClean(t *testing.T, f *fakeServer, l *Locker) {
 	t.Helper()
 	f.mustBeFree(t)
 	if n := len(l.backend.slots); n != 0 {
 		t.Errorf("%d sessions are in use", n)
 	}
+	last := locktest.MustLock(t, l, "last")
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
+	locktest.MustUnlock(t, last)
 	if n := f.openSessions(); n != 0 {
 		t.Errorf("%d sessions are left", n)
 	}
@@ -189,32 +192,41 @@ func TestHolderFails(t *testing.T) {
 	})
 }
 
-// TestUnlockDuringCheck unlocks while a check has no answer.
+// TestUnlockDuringCheck releases a lock while a check has no answer.
 func TestUnlockDuringCheck(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		kill bool // the check fails
-		want error
+		kill, cancel bool // the check fails; the caller gives up
+		want         error
 	}{
-		"answered": {false, nil}, "failing": {true, lock.ErrDisconnected},
+		"answered": {}, "failing": {kill: true, want: lock.ErrDisconnected}, "given up": {cancel: true, want: lock.ErrDisconnected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFakeServer()
 				l := f.locker(t)
-				lease := locktest.MustLock(t, l, "a")
+				g, err := l.backend.Acquire(t.Context(), "a", true, func(error) {})
+				if err != nil {
+					t.Fatal(err)
+				}
 				f.silence(true)
 				time.Sleep(checkInterval) // the bubble's clock reaches the time of the check
 				synctest.Wait()
 				unlocked := make(chan error, 1)
-				go func() { unlocked <- lease.Unlock(t.Context()) }()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() { unlocked <- g.Release(ctx) }()
 				synctest.Wait()
 				if test.kill {
 					f.kill()
 				}
+				if test.cancel {
+					cancel()
+					synctest.Wait()
+				}
 				f.silence(false)
 				if err := <-unlocked; !errors.Is(err, test.want) {
-					t.Errorf("Unlock: %v, want %v", err, test.want)
+					t.Errorf("Release: %v, want %v", err, test.want)
 				}
 				locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
 				mustBeClean(t, f, l)

@@ -153,8 +153,7 @@ type session struct {
 	server Server
 	reused bool // the session has been idle before
 
-	idleSince time.Time
-	expiry    *time.Timer // ends the idle session
+	expiry *time.Timer // ends the idle session
 }
 
 // errStranded means that two statements of one connection reached different sessions.
@@ -229,8 +228,8 @@ func (b *backend) take(ctx context.Context) (*session, error) {
 // a lease.
 func (b *backend) maxIdle() time.Duration { return b.lease / 2 }
 
-// takeIdle returns the session that was used last. It returns nil if there is none, or if the
-// server may have ended it during a pause of the process.
+// takeIdle returns the session that was used last, or nil if there is none. The server may have ended
+// it during a pause of the process; then Acquire takes another one.
 func (b *backend) takeIdle() *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -239,9 +238,6 @@ func (b *backend) takeIdle() *session {
 	}
 	last := len(b.idle) - 1
 	s := b.idle[last]
-	if time.Since(s.idleSince) > b.maxIdle() {
-		return nil // expire ends the session
-	}
 	b.idle = b.idle[:last]
 	s.expiry.Stop()
 	return s
@@ -268,7 +264,7 @@ func (b *backend) open(ctx context.Context) (_ *session, err error) {
 
 // put keeps a session that holds no lock for later holders.
 func (b *backend) put(s *session) {
-	s.reused, s.idleSince = true, time.Now()
+	s.reused = true
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()

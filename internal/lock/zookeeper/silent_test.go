@@ -1,7 +1,7 @@
 package zookeeper
 
 import (
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,22 +9,26 @@ import (
 )
 
 // TestSilentMember opens Lockers on two servers, one of which accepts connections and does not
-// answer. The library tries the servers in a random order.
+// answer, until one Locker has tried that server first: the library tries the servers in a random
+// order. A Locker on the silent server alone must give up.
 func TestSilentMember(t *testing.T) {
 	t.Parallel()
 	server := testenv.ZooKeeper(t)
 	silent := testenv.NewWire(t, server)
 	silent.Freeze()
-	var opening sync.WaitGroup
-	for range 6 {
-		opening.Go(func() {
-			l, err := New(t.Context(), silent.Addr()+","+server, 30*time.Second)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_ = l.Close()
-		})
+	for !silent.Holding() {
+		l, err := New(t.Context(), silent.Addr()+","+server, 30*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.Close()
 	}
-	opening.Wait()
+	opened := make(chan error, 1)
+	go func() {
+		_, err := New(t.Context(), silent.Addr(), 30*time.Second)
+		opened <- err
+	}()
+	if err := testenv.Receive(t, "a silent server is given up", opened); err == nil || !strings.Contains(err.Error(), "no session after") {
+		t.Errorf("on a silent server: %v", err)
+	}
 }

@@ -671,11 +671,25 @@ func TestJournal_UnreadableAnswers(t *testing.T) {
 	}
 }
 
-// TestJournalRefuses checks that a server without XAUTOCLAIM cannot have a journal, and that
-// malformed deductions are not queued.
+// TestJournalRefuses checks that a server without XAUTOCLAIM cannot have a journal, and neither can a
+// user who may not call a command of its scripts. Malformed deductions are not queued.
 func TestJournalRefuses(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Redis", nil, -1)
+	for _, command := range []string{"xadd", "xack", "xdel"} {
+		user := uuid.NewString()
+		if err := client.ACLSetUser(t.Context(), user, "on", ">secret", "~*", "&*", "+@all", "-"+command).Err(); err != nil {
+			t.Fatal(err)
+		}
+		limited, err := connect(user + ":secret@" + client.(*redis.Client).Options().Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = limited.Close() })
+		if err := scriptOn(t, limited).Journal().Open(t.Context(), "x"); !redis.HasErrorPrefix(err, "NOPERM") || !strings.Contains(err.Error(), command) {
+			t.Errorf("opened without %s: %v", command, err)
+		}
+	}
 	client.AddHook(before(func(cmd redis.Cmder) error {
 		if cmd.Name() == "xautoclaim" {
 			return serverError("ERR unknown command 'XAUTOCLAIM'")

@@ -146,23 +146,9 @@ type outlived struct {
 	step          string
 }
 
-// answer returns the output of the process after both have taken the same unit. On a busy machine,
-// the process may lose its lock before it is stopped. Then another one takes its place.
-func (o outlived) answer(t *testing.T) string {
-	t.Helper()
-	for try := 1; ; try++ {
-		answer, waited := o.try(t)
-		if waited >= stoppedLease/2 {
-			return answer
-		}
-		if try == 5 {
-			t.Fatalf("the lock was granted again after %v, while its holder still held it", waited)
-		}
-	}
-}
-
-// try also returns how long after the stop of the process its lock was granted again.
-func (o outlived) try(t *testing.T) (answer string, waited time.Duration) {
+// answer returns the output of the process after both have taken the same unit. On a busy machine
+// the process may have lost its lock before it is stopped, which changes nothing.
+func (o outlived) answer(t *testing.T) (answer string) {
 	t.Helper()
 	ledger := uuid.New()
 	fill(t, readWrite0(o.client, ledger), "a", 1, 1)
@@ -173,7 +159,6 @@ func (o outlived) try(t *testing.T) (answer string, waited time.Duration) {
 	if err := child.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	stopped := time.Now()
 	resume := func() {
 		if err := child.Cont(); err != nil {
 			t.Error(err)
@@ -196,11 +181,10 @@ func (o outlived) try(t *testing.T) (answer string, waited time.Duration) {
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
 		t.Fatalf("the next holder: %v", err)
 	}
-	waited = time.Since(stopped)
 	if o.step == "between" {
 		resume()
 	}
-	return answer, waited
+	return answer
 }
 
 // TestFencesAreKept checks that every call that changes a count under a lock checks its token, and

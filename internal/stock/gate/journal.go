@@ -162,7 +162,8 @@ func parseEntry(order, text string) (stock.Take, error) {
 }
 
 // Open prepares Redis to deliver orders to the consumer. It creates the consumer group. It returns
-// an error if the server lacks XAUTOCLAIM of Redis 6.2, the newest command that the journal needs.
+// an error if the server lacks XAUTOCLAIM of Redis 6.2, the newest command that the journal needs, or
+// if it forbids the user a command that a script calls after it has changed counts.
 func (j *Journal) Open(ctx context.Context, consumer string) error {
 	if err := j.createGroup(ctx); err != nil {
 		return err
@@ -174,6 +175,16 @@ func (j *Journal) Open(ctx context.Context, consumer string) error {
 		return fmt.Errorf("opening the journal: Redis 6.2 or later is needed: %w", err)
 	}
 	if err != nil {
+		return fmt.Errorf("opening the journal: %w", err)
+	}
+	const none = ":none" // no such stream exists, so the commands change nothing
+	_, err = j.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.XAck(ctx, j.journal+none, consumers, "0-0")
+		p.XDel(ctx, j.journal+none, "0-0")
+		p.XAdd(ctx, &redis.XAddArgs{Stream: j.journal + none, NoMkStream: true, Values: []string{orderField, ""}})
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) { // XADD answers nil
 		return fmt.Errorf("opening the journal: %w", err)
 	}
 	return nil
