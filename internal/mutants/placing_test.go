@@ -123,6 +123,7 @@ var placing = []mutant{
 	{"anybody can compute the IDs of keys", key, "b = append(b, ledgerID[:]...)", "b = append(b, make([]byte, 16)...)", "internal/order TestOrderIDs"},
 	{"a lost take is left alone", service, "if !s.reconciler.GiveBack(ctx, take) {", "if false {", "internal/protocol TestCompensationOutlivesTheRequest/SQLite"},
 	{"a refused order's units stay at the gate", takes, "\tdefault:\n\t\tr.GiveBack(ctx, t)", "\tdefault:", "internal/protocol TestNoAnswerBeforeCommit/SQLite"},
+	{"a refill after a guard refusal is not logged", refill, "\t\tr.log.WarnContext(ctx, \"the gate admitted units that the ledger does not have; refilling\",\n\t\t\t\"sku\", refusal.SKU, \"gate\", level.Available, \"in_flight\", level.InFlight, \"ledger\", row.Available)\n", "", "internal/reconcile TestGuardRefusals"},
 	{"a guard refusal proves nothing", takes, "r.refillAfterGuardRefusal(ctx, t, out.Reason())", "", "internal/protocol TestGuardRefusal/SQLite"},
 	{"one bad order fails its group", record, "case sqltx.IsStatementError(err):\n\t\t\treturn l.divide(ctx, rs, own, err)", "case sqltx.IsStatementError(err):\n\t\t\treturn away(rs, err)", "internal/protocol TestPoisonedGroup/MariaDB/merged"},
 	{"a locked row stops the others", slowGroups, "if g.ended || ls.groups == maxSlowGroups {", "if true {", "internal/protocol TestLockedRow/MariaDB"},

@@ -116,7 +116,14 @@ func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, 
 			epoch = t.Epoch(i)
 		}
 	}
-	err := r.refillIf(ctx, refusal.SKU, func(row ledger.StockRow, _ stock.Level) bool { return row.Epoch == epoch })
+	err := r.refillIf(ctx, refusal.SKU, func(row ledger.StockRow, level stock.Level) bool {
+		if row.Epoch != epoch {
+			return false
+		}
+		r.log.WarnContext(ctx, "the gate admitted units that the ledger does not have; refilling",
+			"sku", refusal.SKU, "gate", level.Available, "in_flight", level.InFlight, "ledger", row.Available)
+		return true
+	})
 	if err != nil {
 		r.log.WarnContext(ctx, "refilling the gate after a guard refusal failed", "sku", refusal.SKU, "error", err)
 	}

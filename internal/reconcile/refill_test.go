@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +51,8 @@ func TestGuardRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, gate, l := started(t, &ownerRow{})
+		var log logged
+		r.logTo(&log)
 		epoch, err := l.Generation().Renew()
 		if err != nil {
 			t.Fatal(err)
@@ -80,6 +83,9 @@ func TestGuardRefusals(t *testing.T) {
 		refuse(stale, 2) // refilled since the take
 		if len(gate.given) != 5 || value(t, r.metrics.guardRefusals) != 5 {
 			t.Errorf("%d takes were given back, %v guard refusals are counted, want 5", len(gate.given), value(t, r.metrics.guardRefusals))
+		}
+		if w := log.warnings(); strings.Count(w, "refilling") != 2 || !strings.Contains(w, "sku=a gate=7 in_flight=0 ledger=3") {
+			t.Errorf("logged %q, want both refills", w)
 		}
 		time.Sleep(time.Second)
 		r.FinishTake(t.Context(), now(), order.Refused(stock.Refuse("a", stock.ErrBuyerLimit)))
