@@ -413,12 +413,16 @@ func newScenario(run int64, row faultRow) *scenario {
 	return s
 }
 
-// addStock adds the stock.
+// addStock adds the stock. The gate has it when addStock returns: if SetStock could not fill the
+// gate, the first order would refill it.
 func (s *scenario) addStock(ctx context.Context, i *instance) error {
 	for n, sku := range s.skus {
 		total := int64(6 - n)
 		err := testenv.Poll(testenv.Patience, func() error { // a busy machine may answer too late
 			_, _, err := i.SetStock(ctx, stock.Setting{SKU: sku, Kind: stock.Product, Total: total})
+			if err == nil {
+				err = i.Refill(ctx, sku)
+			}
 			return err
 		})
 		if err != nil {
