@@ -168,22 +168,19 @@ func (j *Journal) Open(ctx context.Context, consumer string) error {
 	if err := j.createGroup(ctx); err != nil {
 		return err
 	}
-	_, _, err := j.client.XAutoClaim(ctx, &redis.XAutoClaimArgs{
-		Stream: j.journal, Group: consumers, Consumer: consumer, MinIdle: math.MaxInt64, Start: "0-0", Count: 1,
-	}).Result()
-	if redis.HasErrorPrefix(err, "unknown command") {
-		return fmt.Errorf("opening the journal: Redis 6.2 or later is needed: %w", err)
-	}
-	if err != nil {
-		return fmt.Errorf("opening the journal: %w", err)
-	}
-	const none = ":none" // no such stream exists, so the commands change nothing
-	_, err = j.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	const none = ":none" // no such stream exists, so these commands change nothing
+	_, err := j.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.XAutoClaim(ctx, &redis.XAutoClaimArgs{
+			Stream: j.journal, Group: consumers, Consumer: consumer, MinIdle: math.MaxInt64, Start: "0-0", Count: 1,
+		})
 		p.XAck(ctx, j.journal+none, consumers, "0-0")
 		p.XDel(ctx, j.journal+none, "0-0")
 		p.XAdd(ctx, &redis.XAddArgs{Stream: j.journal + none, NoMkStream: true, Values: []string{orderField, ""}})
 		return nil
 	})
+	if redis.HasErrorPrefix(err, "unknown command") {
+		return fmt.Errorf("opening the journal: Redis 6.2 or later is needed: %w", err)
+	}
 	if err != nil && !errors.Is(err, redis.Nil) { // XADD answers nil
 		return fmt.Errorf("opening the journal: %w", err)
 	}
