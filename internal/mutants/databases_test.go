@@ -126,7 +126,7 @@ var databases = []mutant{
 	{"a database that does not answer keeps its pool", "internal/store/sql.go", "\t\ts.pool.Close()\n\t\treturn nil, s.failed(\"connecting to\", err)", "\t\treturn nil, s.failed(\"connecting to\", err)", "internal/store TestFailedOpen"},
 	{"a migration that cannot connect keeps its pool", storeMySQL, "return nil, errors.Join(err, pool.Close())", "return nil, err", "internal/store TestFailedOpen"},
 	{"a migration that is refused keeps its connection", storeMySQL, "return nil, errors.Join(err, conn.Close(), pool.Close())", "return nil, err", "internal/store TestFailedOpen"},
-	{"a migration without a schema keeps its pool", storePostgres, "return nil, errors.Join(err, pool.Close())", "return nil, err", "internal/store TestFailedOpen"},
+	{"a migration without a schema keeps its pool", storePostgres, "\t\treturn nil, errors.Join(err, pool.Close())\n\t}\n\t// Use the lock", "\t\treturn nil, err\n\t}\n\t// Use the lock", "internal/store TestFailedOpen"},
 	{"a Redis that refuses the first command keeps its connection", "internal/store/redis.go", "\t\t\tclient.Close()\n\t\t\treturn nil", "\t\t\treturn nil", "internal/store TestOpenRedis_Refused"},
 	{"a TLS connection to Redis that is refused stays open", "internal/store/redis.go", "HandshakeContext(ctx); err != nil {\n\t\t\tconn.Close()", "HandshakeContext(ctx); err != nil {", "internal/store TestOpenRedis_Refused"},
 	{"a read timeout hides that MySQL does not answer", storeMySQL, "probe.ReadTimeout, probe.WriteTimeout = 0, 0", "_ = probe", "internal/store TestOpenSQL_SilentHost/mysql"},

@@ -67,9 +67,12 @@ func mysqlReplication(v map[string]string) string {
 func (s *SQL) mysqlSettings(ctx context.Context) (map[string]string, error) {
 	v, err := s.settings(ctx, `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit',
 		'log_bin', 'sync_binlog', 'innodb_doublewrite', 'max_connections', 'read_only', 'wsrep_provider', 'group_replication_group_name', 'aurora_version')`)
-	session, sessionErr := s.settings(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sql_mode')")
+	if err != nil {
+		return v, err
+	}
+	session, err := s.settings(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sql_mode')")
 	maps.Copy(v, session)
-	return v, cmp.Or(err, sessionErr)
+	return v, err
 }
 
 func (s *SQL) describeMySQL(ctx context.Context) (version, isolation, replication string, err error) {

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -195,9 +194,12 @@ func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (migrationD
 	if err == nil && !schema.Valid {
 		err = errors.New("search_path names no schema that exists")
 	}
+	if err != nil {
+		return nil, errors.Join(err, pool.Close())
+	}
 	// Use the lock of the migration library, so that older programs, which take it, wait too.
-	lock, lockErr := database.GenerateAdvisoryLockId(config.Database, schema.String, "schema_migrations")
-	if err = cmp.Or(err, lockErr); err != nil {
+	lock, err := database.GenerateAdvisoryLockId(config.Database, schema.String, "schema_migrations")
+	if err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
 	return newWholeDriver(pool, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = 'schema_migrations'",
