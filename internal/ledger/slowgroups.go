@@ -43,6 +43,7 @@ type slowGroup struct {
 func (ls *slowGroups) hold(rs []*recording) (free []*recording) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	free = make([]*recording, 0, len(rs)) // nearly always all of them
 	for _, r := range rs {
 		g := ls.groupOf(r)
 		switch {
