@@ -122,10 +122,7 @@ func TestRollover(t *testing.T) {
 				}
 				orders.Add(1)
 				if n%20 > 0 {
-					for err = stock.ErrBusy; errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrUnavailable); {
-						err = giveBack(o.ID, n%3 == 0)
-					}
-					if err != nil {
+					if err := untilAnswered(func() error { return giveBack(o.ID, n%3 == 0) }); err != nil {
 						t.Errorf("giving units back: %v", err)
 					}
 					continue

@@ -353,14 +353,11 @@ func raceTimes(round int) (deadline time.Duration, cancelFirst bool) {
 }
 
 // payUntilAnswered pays the order like a provider that repeats its callback.
-func payUntilAnswered(t *testing.T, i *instance, id uuid.UUID, payment string) (err error) {
-	_ = testenv.Poll(testenv.Patience, func() error {
-		if _, err = i.Pay(t.Context(), id, payment); errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrUnavailable) {
-			return err
-		}
-		return nil
+func payUntilAnswered(t *testing.T, i *instance, id uuid.UUID, payment string) error {
+	return untilAnswered(func() error {
+		_, err := i.Pay(t.Context(), id, payment)
+		return err
 	})
-	return err
 }
 
 // buyFreed tries to buy a unit until it has one or the race is over. It returns the

@@ -356,14 +356,25 @@ func placeUntilKnown(t *testing.T, i *instance, next func() *instance, r order.R
 	if o, _, err = i.Place(t.Context(), r); !errors.Is(err, stock.ErrUnavailable) {
 		return o, err
 	}
+	_ = untilAnswered(func() error {
+		if o, _, err = next().Place(t.Context(), r); errors.Is(err, stock.ErrSuperseded) {
+			return stock.Busy(err) // the next instance decides
+		}
+		return err
+	})
+	return o, err
+}
+
+// untilAnswered repeats a call, as a client does, while it is busy or its outcome is unknown. It
+// returns the last error.
+func untilAnswered(call func() error) (err error) {
 	_ = testenv.Poll(testenv.Patience, func() error {
-		o, _, err = next().Place(t.Context(), r)
-		if errors.Is(err, stock.ErrUnavailable) || errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrSuperseded) {
+		if err = call(); errors.Is(err, stock.ErrBusy) || errors.Is(err, stock.ErrUnavailable) {
 			return err
 		}
 		return nil
 	})
-	return o, err
+	return err
 }
 
 // mustPlace places an order. It must be accepted, and must not be a replay.

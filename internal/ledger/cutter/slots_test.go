@@ -239,7 +239,7 @@ func TestSlots_DividedMeanwhile(t *testing.T) {
 		if err := first.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(<-sold, second.Commit()); err != nil {
+		if err := errors.Join(testenv.Receive(t, "the second sale is decided", sold), second.Commit()); err != nil {
 			t.Fatal(err)
 		}
 		s.left(t, 8)
