@@ -129,12 +129,12 @@ type Reconciler struct {
 	metrics      *metrics
 	tracer       *tracing.Tracer
 
-	settles    *group.Batcher[stock.Take]   // nil without a gate
+	settles    *group.Batcher[*stock.Take]  // nil without a gate
 	applied    *group.Batcher[stock.Change] // additions to clear from the outbox; nil without a gate
 	refills    singleflight.Group
 	limiter    refillLimiter
 	comparison comparison
-	open       chan openTake
+	open       chan *openTake
 
 	deliverAfter stock.Change // where deliverAll begins, which alone uses it
 }
@@ -152,7 +152,7 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 		metrics:      m,
 		tracer:       o.Tracer,
 		comparison:   comparison{suspects: make(map[stock.SKU]suspect)},
-		open:         make(chan openTake, maxOpenTakes),
+		open:         make(chan *openTake, maxOpenTakes),
 	}
 	r.jobs = &jobs{ledger: l, holder: newHolder(), barred: &r.generations.superseded, log: o.Log, metrics: m.jobs}
 	m.jobs.expect(expiryJob)
@@ -161,11 +161,15 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 		m.jobs.expect(driftJob)
 		r.settles = group.New(
 			group.Limits{Size: maxSettles, Parallel: 1, Queue: maxSettleQueue},
-			nil, func(takes []stock.Take) {
+			nil, func(waiting []*stock.Take) {
+				takes := make([]stock.Take, len(waiting))
+				for i, t := range waiting {
+					takes[i] = *t
+				}
 				r.settleNow(takes...)
 				time.Sleep(settlePause)
 			})
-		r.applied = group.New(group.Limits{Size: maxSettles, Parallel: 1, Queue: maxSettleQueue}, nil, r.clear)
+		r.applied = group.New(group.Limits{Size: maxSettles, Parallel: 1, Queue: maxClearQueue}, nil, r.clear)
 	}
 	return r
 }

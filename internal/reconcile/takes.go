@@ -14,6 +14,9 @@ const (
 	// maxSettles bounds the takes that one call settles, and maxSettleQueue the takes that wait for
 	// a call.
 	maxSettles, maxSettleQueue = 512, 1 << 15
+	// maxClearQueue bounds the additions that wait to be cleared from the outbox. Delivery clears
+	// the others.
+	maxClearQueue = 4096
 	// settlePause is the pause between two calls, so that settles gather. No caller waits for a
 	// settle, and one call costs Redis as much as ten of the settles in it.
 	settlePause = 4 * time.Millisecond
@@ -45,9 +48,9 @@ func (r *Reconciler) FinishTake(ctx context.Context, t stock.Take, out order.Out
 	}
 	switch {
 	case out.Unknown():
-		r.leaveOpen(openTake{t, true})
+		r.leaveOpen(&openTake{t, true})
 	case out.Committed():
-		if r.settles.Send(t) != nil { // too many takes wait, or the Reconciler is closed
+		if r.settles.Send(&t) != nil { // too many takes wait, or the Reconciler is closed
 			r.settleNow(t)
 		}
 	default:
@@ -93,14 +96,14 @@ func (r *Reconciler) GiveBack(ctx context.Context, t stock.Take) bool {
 	defer cancel()
 	if err := r.counter.Give(ctx, t); err != nil {
 		r.log.WarnContext(ctx, "giving a take back failed and will be retried", "order", t.OrderID, "error", err)
-		r.leaveOpen(openTake{t, false})
+		r.leaveOpen(&openTake{t, false})
 		return false
 	}
 	return true
 }
 
 // leaveOpen queues the take for Run. If the queue is full, recovery ends it.
-func (r *Reconciler) leaveOpen(t openTake) {
+func (r *Reconciler) leaveOpen(t *openTake) {
 	select {
 	case r.open <- t:
 	default:
@@ -126,7 +129,7 @@ func (r *Reconciler) endOpenTakes(ctx context.Context) {
 	}
 }
 
-func (r *Reconciler) endOpenTake(ctx context.Context, t openTake) error {
+func (r *Reconciler) endOpenTake(ctx context.Context, t *openTake) error {
 	ctx, cancel := context.WithTimeout(ctx, compensationTimeout)
 	defer cancel()
 	if t.unknown {

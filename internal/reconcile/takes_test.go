@@ -30,8 +30,8 @@ func TestOneStuckTake(t *testing.T) {
 		r := newReconciler(gate, newLedger(&ownerRow{}))
 		defer r.Close()
 		other := takeOf("other", 1)
-		r.leaveOpen(openTake{takeOf("stuck", 1), false})
-		r.leaveOpen(openTake{other, false})
+		r.leaveOpen(&openTake{takeOf("stuck", 1), false})
+		r.leaveOpen(&openTake{other, false})
 		stop := keepEnding(t, r)
 		time.Sleep(10 * openTakePause)
 		stop()
@@ -102,7 +102,7 @@ func TestOpenTakeIsRetried(t *testing.T) {
 					r := newReconciler(gate, l)
 					taken := takeOf("a", 1)
 					if away == "gate" && test.out.Unknown() {
-						r.leaveOpen(openTake{taken, true}) // the ledger could not be reached before
+						r.leaveOpen(&openTake{taken, true}) // the ledger could not be reached before
 					} else {
 						r.FinishTake(t.Context(), taken, test.out)
 						if len(tries) != 1 {
@@ -157,7 +157,7 @@ func TestPauseStartsAgain(t *testing.T) {
 			gate.mu.Lock()
 			fails, gate.tries = failures, nil
 			gate.mu.Unlock()
-			r.leaveOpen(openTake{takeOf("a", 1), false})
+			r.leaveOpen(&openTake{takeOf("a", 1), false})
 			time.Sleep(time.Minute)
 			gate.mu.Lock()
 			defer gate.mu.Unlock()
@@ -184,7 +184,7 @@ func TestFullQueueOfOpenTakes(t *testing.T) {
 	defer r.Close()
 	taken := takeOf("a", 1)
 	for range maxOpenTakes + 1 {
-		r.leaveOpen(openTake{taken, false})
+		r.leaveOpen(&openTake{taken, false})
 	}
 	if r.GiveBack(t.Context(), taken) {
 		t.Error("a give that failed was reported as done")
