@@ -59,8 +59,9 @@ func TestLongGather(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
+	client := server.Client()
 	segment, _ := FindStrategy("segment")
-	built, closeGate := segment.Build(Backends{Redis: server.Client(), LedgerID: uuid.New(), Segments: 2})
+	built, closeGate := segment.Build(Backends{Redis: client, LedgerID: uuid.New(), Segments: 2})
 	t.Cleanup(closeGate)
 	built.Counter.Use(1)
 	first, _ := stock.Generation(1).Epochs()
@@ -70,18 +71,19 @@ func TestLongGather(t *testing.T) {
 	if err := built.Counter.Fill(t.Context(), "a", first+1, 2); err != nil {
 		t.Fatal(err)
 	}
-	var takes atomic.Int64
-	renewed, over := make(chan struct{}), make(chan struct{})
-	renew := sync.OnceFunc(func() { close(renewed) })
-	server.Client().AddHook(faults.Around(func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+	var (
+		takes     atomic.Int64
+		renewed   atomic.Bool
+		gathering = make(chan struct{})
+		over      = make(chan struct{})
+	)
+	client.AddHook(faults.Around(func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 		switch args := cmds[0].Args(); {
 		case gate.ScriptName(cmds[0]) == "take" && takes.Add(1) == 2: // the first one finds that no segment has enough
-			select {
-			case <-renewed:
-			case <-over:
-			}
+			close(gathering)
+			<-over
 		case len(args) > 3 && args[2] == 1 && args[3] == "gather:a": // only the renewal has one key
-			renew()
+			renewed.Store(true)
 		}
 		return run(ctx)
 	}))
@@ -91,7 +93,13 @@ func TestLongGather(t *testing.T) {
 	})
 	defer taking.Wait()
 	defer close(over)
-	testenv.Receive(t, "the renewal", renewed)
+	testenv.Receive(t, "the gather", gathering)
+	testenv.Await(t, "the lock is renewed, or ends", func() bool {
+		return renewed.Load() || client.Exists(t.Context(), "gather:a").Val() == 0
+	})
+	if !renewed.Load() {
+		t.Error("the lock has ended during the gather")
+	}
 }
 
 // TestPages checks that docs/strategies.md and its Chinese twin describe every strategy.
