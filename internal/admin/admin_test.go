@@ -527,11 +527,16 @@ func TestRead(t *testing.T) {
 	if s.gate.filled {
 		t.Error("reading has filled the gate")
 	}
+	s.reconciler.noFill = stock.ErrSuperseded
+	if audit, err := s.Audit(t.Context(), apple); !errors.Is(err, stock.ErrSuperseded) || errors.Is(err, stock.ErrUnavailable) {
+		t.Errorf("without a count: audited %+v, %v", audit, err)
+	}
+	s.reconciler.noFill = nil
 	audit, err := s.Audit(t.Context(), apple)
 	if err != nil || *audit.GateAvailable != 6 || audit.Drift != 0 {
 		t.Errorf("audited %+v, %v", audit, err)
 	}
-	s.want(t, 10, 6, "refill")
+	s.want(t, 10, 6, "refill", "refill")
 	s.gate.available, s.gate.inFlight = 3, 2
 	audit, err = s.Audit(t.Context(), apple)
 	if err != nil || *audit.GateAvailable != 3 || *audit.GateInFlight != 2 || audit.LedgerAvailable != 6 || audit.Sold != 4 || audit.Drift != -1 {

@@ -238,7 +238,7 @@ func (b Backends) locks() *gate.Locks { return gate.NewLocks(b.Locker, lockWait,
 // inSegments returns a gate that takes from the segments of inner's SKUs. A lock in the
 // gate's Redis allows one gather at a time.
 func (b Backends) inSegments(counter *gate.Counter, inner gate.Gate) (*gate.Counter, gate.Gate) {
-	gatherers := redislock.New(b.Redis, redislock.Options{Lease: gatherLease, Fixed: true})
+	gatherers := redislock.New(b.Redis, redislock.Options{Lease: gatherLease})
 	return counter, gate.NewSegmented(counter, inner, gatherers)
 }
 

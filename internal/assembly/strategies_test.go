@@ -1,16 +1,23 @@
 package assembly
 
 import (
+	"context"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestLayout checks that a layout names the version of the gate's scripts and the number of slots,
@@ -40,6 +47,58 @@ func TestQueueing(t *testing.T) {
 			t.Errorf("%s: journal %v, and the table says %v", s.Name, built.Journal, s.Queues())
 		}
 		closeGate()
+	}
+}
+
+// TestLongGather checks that the lock of a gather is renewed while the gather waits for Redis.
+// Otherwise another one begins meanwhile, and finds too few units.
+func TestLongGather(t *testing.T) {
+	t.Parallel()
+	server, err := store.OpenInProcessRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	client := server.Client()
+	segment, _ := FindStrategy("segment")
+	built, closeGate := segment.Build(Backends{Redis: client, LedgerID: uuid.New(), Segments: 2})
+	t.Cleanup(closeGate)
+	built.Counter.Use(1)
+	first, _ := stock.Generation(1).Epochs()
+	if err := built.Counter.Load(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := built.Counter.Fill(t.Context(), "a", first+1, 2); err != nil {
+		t.Fatal(err)
+	}
+	var (
+		takes     atomic.Int64
+		renewed   atomic.Bool
+		gathering = make(chan struct{})
+		over      = make(chan struct{})
+	)
+	client.AddHook(faults.Around(func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+		switch args := cmds[0].Args(); {
+		case gate.ScriptName(cmds[0]) == "take" && takes.Add(1) == 2: // the first one finds that no segment has enough
+			close(gathering)
+			<-over
+		case len(args) > 3 && args[2] == 1 && args[3] == "gather:a": // only the renewal has one key
+			renewed.Store(true)
+		}
+		return run(ctx)
+	}))
+	var taking sync.WaitGroup
+	taking.Go(func() {
+		_, _ = built.Gate.Take(t.Context(), stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Lines: []stock.Line{{SKU: "a", Quantity: 2}}})
+	})
+	defer taking.Wait()
+	defer close(over)
+	testenv.Receive(t, "the gather", gathering)
+	testenv.Await(t, "the lock is renewed, or ends", func() bool {
+		return renewed.Load() || client.Exists(t.Context(), "gather:a").Val() == 0
+	})
+	if !renewed.Load() {
+		t.Error("the lock has ended during the gather")
 	}
 }
 

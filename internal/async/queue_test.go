@@ -1,6 +1,7 @@
 package async
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -76,6 +77,11 @@ func TestOrder(t *testing.T) {
 		}
 		if o, err := q.Order(t.Context(), uuid.New()); !errors.Is(err, order.ErrUnknownOrder) {
 			t.Errorf("found %+v, %v", o, err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if o, err := q.Order(ended, take.OrderID); !errors.Is(err, context.Canceled) {
+			t.Errorf("without an answer: found %+v, %v", o, err)
 		}
 		r.gate.Close()
 		if _, err := q.Take(t.Context(), oneUnit()); !errors.Is(err, stock.ErrBusy) {

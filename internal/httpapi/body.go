@@ -387,5 +387,5 @@ func isJSON(r *http.Request) bool {
 // the body did not arrive. Otherwise the bytes that arrived are malformed.
 func brokenConnection(err error) bool {
 	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+	return errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF)
 }

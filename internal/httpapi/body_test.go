@@ -2,8 +2,10 @@ package httpapi
 
 import (
 	"encoding/json"
+	"net/url"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -13,6 +15,17 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
+
+// TestReadQuery_Bound checks that an answer lists a bounded number of bad parameters.
+func TestReadQuery_Bound(t *testing.T) {
+	query := make(url.Values)
+	for n := range maxErrors + 1 {
+		query.Set(strconv.Itoa(n), "")
+	}
+	if bad := readQuery(query.Encode(), nil); len(bad) != maxErrors {
+		t.Errorf("%d of %d bad parameters are listed", len(bad), len(query))
+	}
+}
 
 // bindBody binds a body as the handlers do. whole reports that it is one JSON value.
 func bindBody(data []byte, body any) (whole bool, bad []fieldError) {

@@ -55,10 +55,7 @@ func (a *api) limit(c *gin.Context) {
 // what it appended as unusable. An IPv6 address is cut to its /64 network, because one
 // client can use every address in it.
 func clientAddress(r *http.Request, trusted []netip.Prefix) (client netip.Addr, unusable string) {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}, ""
-	}
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr) // package http sets it
 	client = peer.Addr().Unmap().WithZone("")
 	hops := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	for i := len(hops) - 1; i >= 0 && within(trusted, client); i-- {

@@ -63,6 +63,21 @@ func TestServerLimits(t *testing.T) {
 	}
 }
 
+// TestServerLog checks that failed handshakes, which anybody can cause, are logged at debug level.
+func TestServerLog(t *testing.T) {
+	for line, level := range map[string]string{
+		"http: TLS handshake error from 192.0.2.1:1024: EOF": "DEBUG",
+		"http: superfluous response.WriteHeader call":        "WARN",
+	} {
+		var log strings.Builder
+		s := NewServer(http.NotFoundHandler(), time.Second, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		s.ErrorLog.Print(line)
+		if got := log.String(); !strings.Contains(got, fmt.Sprintf("level=%s msg=%q", level, line)) {
+			t.Errorf("%s is logged as %s", line, got)
+		}
+	}
+}
+
 // partOfAnOrder returns a request with the Content-Length of the whole body but
 // only the given number of its bytes.
 func partOfAnOrder(sent int) string {

@@ -12,6 +12,7 @@ const (
 	writeLua    = "internal/stock/gate/write.lua"
 	inFlightLua = "internal/stock/gate/inflight.lua"
 	segmented   = "internal/stock/gate/segmented.go"
+	gather      = "internal/stock/gate/gather.go"
 	readWrite   = "internal/stock/gate/readwrite.go"
 	segmentsOf  = "internal/stock/gate/segments.go"
 	gateQueues  = "internal/stock/gate/skuqueues.go"
@@ -37,7 +38,10 @@ var scripts = []mutant{
 	{"an addition without a token is fenced", adjustLua, "if token > 0 then", "if true then", "internal/stock/gate TestFencesAreKept"},
 	{"units in several segments count as sold out", segmented, "if sum >= line.Quantity {", "if sum < 0 {", "internal/stock/gate TestGather/Redis"},
 	{"sold out during a gather", segmented, "before%2 == 0 && before == after", "before <= after", "internal/stock/gate TestSoldOutWaitsForAGather"},
-	{"the counter of gathers is even during a gather", "internal/stock/gate/gather.go", "odd == begins", "odd != begins", "internal/stock/gate TestAnnounce"},
+	{"the counter of gathers is even during a gather", gather, "odd == begins", "odd != begins", "internal/stock/gate TestAnnounce"},
+	{"a gather that has lost its lock finds a SKU sold out", gather, "if lost := context.Cause(lease.Context()); lost != nil {", "if lost := context.Cause(lease.Context()); false {", "internal/stock/gate TestLostGather"},
+	{"a gather that has lost its lock ends the next one", gather, "if lease.Context().Err() != nil { // the next", "if false { // the next", "internal/stock/gate TestLostGather"},
+	{"a gather outlives its lock", "internal/assembly/strategies.go", "redislock.Options{Lease: gatherLease}", "redislock.Options{Lease: gatherLease, Fixed: true}", "internal/assembly TestLongGather"},
 	{"what a turn knew of the units outlives it", gateQueues, "\tdefer qs.forget(q)\n", "", "internal/stock/gate TestTurnEnds_UnitsUnknown"},
 	{"no segment gets the remainder", segmentsOf, "if int64((n-first+count)%count) < units%int64(count) {", "if false {", "internal/stock/gate TestFillAndAdjustSpreadEvenly"},
 	{"an earlier generation's count is used", takeLua, "if number < FIRST_EPOCH or number == 0 then", "if number == 0 then", "internal/stock/gate TestGenerationsInTurn/Redis/Script"},

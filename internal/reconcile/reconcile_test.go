@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,6 +61,14 @@ func TestSweepPause(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestJoined checks that an error joins a bounded number of errors.
+func TestJoined(t *testing.T) {
+	err := joined(append([]error{nil}, slices.Repeat([]error{errAway}, maxErrors+2)...))
+	if text := err.Error(); strings.Count(text, errAway.Error()) != maxErrors || !strings.HasSuffix(text, "and 2 more errors") {
+		t.Errorf("%s", text)
 	}
 }
 

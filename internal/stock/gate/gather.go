@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -22,34 +23,40 @@ const (
 
 // gather cuts parts of several segments. No other take gathers units of the same
 // SKUs at the same time. If it finds fewer units than a line needs, the line is
-// sold out.
+// sold out. If a lock is lost, another gather may have cut parts that it will give
+// back, so the take is answered stock.ErrBusy.
 func (g *Segmented) gather(ctx context.Context, planned stock.Take) (stock.Take, error) {
 	waiting, stopWaiting := context.WithTimeout(ctx, maxGatherWait)
 	defer stopWaiting()
-	for _, line := range planned.Lines {
+	leases := make([]lock.Lease, len(planned.Lines))
+	for i, line := range planned.Lines {
 		lease, err := g.gatherers.Lock(waiting, "gather:"+string(line.SKU))
 		if err != nil {
 			return stock.Take{}, fmt.Errorf("%w: waiting to gather units of SKU %s: %w", stock.ErrBusy, line.SKU, err)
 		}
+		leases[i] = lease
 		defer unlock(ctx, lease)
 		if err := g.announce(ctx, line.SKU, true); err != nil {
 			return stock.Take{}, err
 		}
 		defer func() {
+			if lease.Context().Err() != nil { // the next gather may have begun, and ends itself
+				return
+			}
 			ctx, cancel := detached(ctx)
 			defer cancel()
 			_ = g.announce(ctx, line.SKU, false) // if the call fails, the next gather lowers the counter
 		}()
 	}
 	for range maxGatherTries {
-		parts := 0
-		for i, line := range planned.Lines {
-			collected, err := g.collect(ctx, line)
-			if err != nil {
-				return stock.Take{}, err
+		parts, err := g.collectAll(ctx, planned)
+		for i, lease := range leases {
+			if lost := context.Cause(lease.Context()); lost != nil {
+				return stock.Take{}, fmt.Errorf("%w: gathering units of SKU %s: %w", stock.ErrBusy, planned.Lines[i].SKU, lost)
 			}
-			planned.Receipt[i].Parts = collected
-			parts += len(collected)
+		}
+		if err != nil {
+			return stock.Take{}, err
 		}
 		if parts > maxParts {
 			return stock.Take{}, fmt.Errorf("%w: the units are spread over %d segments", stock.ErrBusy, parts)
@@ -60,6 +67,19 @@ func (g *Segmented) gather(ctx context.Context, planned stock.Take) (stock.Take,
 		}
 	}
 	return stock.Take{}, fmt.Errorf("%w: the counts of the order's SKUs change too fast to gather units", stock.ErrBusy)
+}
+
+// collectAll plans parts for all lines, and returns their number.
+func (g *Segmented) collectAll(ctx context.Context, planned stock.Take) (parts int, err error) {
+	for i, line := range planned.Lines {
+		collected, err := g.collect(ctx, line)
+		if err != nil {
+			return 0, err
+		}
+		planned.Receipt[i].Parts = collected
+		parts += len(collected)
+	}
+	return parts, nil
 }
 
 // collect returns the parts that give the line its units. They are from the segments with most

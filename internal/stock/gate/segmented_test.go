@@ -286,6 +286,38 @@ func TestDeadGatherer(t *testing.T) {
 	}
 }
 
+// TestLostGather loses the lock of a gather after its cut was refused. The next gather, which has
+// begun, holds all units. The take must not be answered sold out, and others must not find that no
+// gather runs.
+func TestLostGather(t *testing.T) {
+	t.Parallel()
+	locks := newRecorder()
+	g := closed(t, segmented0(shared.client(t, "Redis"), uuid.New(), 3, locks))
+	fill(t, g, "a", 1, 3)
+	inner := g.inner
+	g.inner = intercepted{inner, func(d stock.Deduction) error {
+		if len(d.Lines) == 1 {
+			return nil
+		}
+		locks.lost(lock.ErrExpired)
+		if err := g.announce(t.Context(), "a", true); err != nil {
+			t.Error(err)
+		}
+		parts := orderOf("", 0)
+		parts.Lines = []stock.Line{{SKU: segmentOf("a", 0), Quantity: 1}, {SKU: segmentOf("a", 1), Quantity: 1}, {SKU: segmentOf("a", 2), Quantity: 1}}
+		if _, err := inner.Take(t.Context(), parts); err != nil {
+			t.Error(err)
+		}
+		return stock.Refuse(d.Lines[0].SKU, stock.ErrSoldOut)
+	}}
+	if _, err := g.Take(t.Context(), orderOf("a", 2)); !errors.Is(err, stock.ErrBusy) {
+		t.Errorf("got %v, want %v", err, stock.ErrBusy)
+	}
+	if n, err := g.gathers(t.Context(), "a"); err != nil || n%2 == 0 {
+		t.Errorf("the counter of gathers is %d, %v", n, err)
+	}
+}
+
 // TestAnnounce checks that the counter of gathers never falls, and is odd exactly while a gather
 // runs, even after a process died.
 func TestAnnounce(t *testing.T) {
@@ -352,7 +384,7 @@ func TestGatherGivesUp(t *testing.T) {
 	if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrBusy) {
 		t.Errorf("%d parts: %v", len(d.Lines)*MaxSegments, err)
 	}
-	g.inner = elsewhere{g.inner}
+	g.inner = intercepted{g.inner, func(d stock.Deduction) error { return stock.Refuse(d.Lines[0].SKU, stock.ErrSoldOut) }} // sold before the take gets them
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) {
 		t.Errorf("changing counts: %v", err)
 	}
@@ -361,9 +393,15 @@ func TestGatherGivesUp(t *testing.T) {
 	}
 }
 
-// elsewhere is a gate whose units are always sold before a take gets them.
-type elsewhere struct{ Gate }
+// intercepted is a gate that first calls before. An error of before refuses the take.
+type intercepted struct {
+	Gate
+	before func(stock.Deduction) error
+}
 
-func (elsewhere) Take(_ context.Context, d stock.Deduction) (stock.Take, error) {
-	return stock.Take{}, stock.Refuse(d.Lines[0].SKU, stock.ErrSoldOut)
+func (g intercepted) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
+	if err := g.before(d); err != nil {
+		return stock.Take{}, err
+	}
+	return g.Gate.Take(ctx, d)
 }
