@@ -217,14 +217,14 @@ func makeGo(t *testing.T, folder string) (letGo func()) {
 }
 
 // TestOneAtATime checks that only one of several processes runs its command at a time, with rising
-// tokens.
+// tokens. A command whose lock has no token must not inherit that of another withlock.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	forAll(t, []string{"redlock", "zookeeper"}, func(t *testing.T, flags []string) {
 		folder := t.TempDir()
 		var all []*withlock
 		for range 3 {
-			all = append(all, start(t, folder, with(flags, shell(`mkdir inside && echo "$HOLDFAST_FENCING_TOKEN" >> tokens && sleep 0.05 && rmdir inside`)...)...))
+			all = append(all, startProgram(t, folder, "env", with([]string{tokenVariable + "=7", os.Args[0]}, with(flags, shell(`mkdir inside && echo "$HOLDFAST_FENCING_TOKEN" >> tokens && sleep 0.05 && rmdir inside`)...)...)...))
 		}
 		for _, w := range all {
 			w.mustExit(0)
