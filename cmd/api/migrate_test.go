@@ -19,63 +19,40 @@ func mustRun(t *testing.T, command, dbURL string, code int, says ...string) {
 	ran(t, code, append(strings.Fields(command), "--db", dbURL), says...)
 }
 
-// mustServe checks that an instance serves on the schema.
-func mustServe(t *testing.T, dbURL string, flags ...string) {
-	t.Helper()
-	api := serveHere(t, append(flags, "--strategy", "merged", "--db", dbURL)...)
-	setStock(t, api.URL(), "a", 1)
-	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 1))
-}
-
-// TestMigrate migrates up, down and up again, and serves on the new schema. Unless the run is
-// thorough, it leaves out PostgreSQL, and TestMigrate_BesideInstance leaves out MariaDB.
+// TestMigrate migrates a SQLite file up, down and up again, and serves on the new schema. The tests
+// of package store migrate every database.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	for _, d := range testenv.AllVersions(testenv.Databases()) {
-		if d.Name == "PostgreSQL" && !testenv.Thorough() {
-			continue
+	url := testenv.SQLite(t)
+	for _, command := range []string{"migrate version", "migrate down", "serve --listen 127.0.0.1:0", "reconcile --strategy merged --migrate", "drain --migrate"} {
+		mustRun(t, command, url, 1, "no such file", "api migrate up")
+		if _, err := os.Stat(strings.TrimPrefix(url, "sqlite://")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s has made the file: %v", command, err)
 		}
-		t.Run(d.Name, func(t *testing.T) {
-			t.Parallel()
-			url := d.URL(t)
-			file, isFile := strings.CutPrefix(url, "sqlite://")
-			if isFile {
-				for _, command := range []string{"migrate version", "migrate down", "serve --listen 127.0.0.1:0", "reconcile --strategy merged --migrate", "drain --migrate"} {
-					mustRun(t, command, url, 1, "no such file", "api migrate up")
-					if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-						t.Errorf("%s has made the file: %v", command, err)
-					}
-				}
-			}
-			for _, step := range []struct{ command, says string }{
-				{"migrate up", "; it was 0\n"},
-				{"migrate up", "; nothing was changed\n"},
-				{"migrate version", "\n"},
-			} {
-				mustRun(t, step.command, url, 0, fmt.Sprintf("schema version %d%s", latestSchema(url), step.says))
-			}
-			downToSix(t, url)
-			for _, step := range []struct{ command, says string }{
-				{"migrate down", "schema version 5"},
-				{"migrate down", "schema version 4"},
-				{"migrate down", "schema version 3"},
-				{"migrate down", "schema version 2"},
-				{"migrate down", "schema version 1"},
-				{"migrate down", "schema version 0; it was 1\n"},
-				{"migrate down", "schema version 0; nothing was changed\n"},
-				{"migrate version", "schema version 0\n"},
-			} {
-				mustRun(t, step.command, url, 0, step.says)
-			}
-			mustServe(t, url, "--migrate")
-			downToSix(t, url)
-			mustRun(t, "migrate down", url, 0, "schema version 5") // allowed, because no claims are being counted
-			mustRun(t, "migrate down", url, 0, "schema version 4") // allowed, because no part has units
-			mustRun(t, "migrate down", url, 0, "schema version 3") // allowed, because no order is queued
-			mustRun(t, "migrate down", url, 0, "schema version 2") // allowed, because the order has not changed
-			mustRun(t, "migrate down", url, 1, "reverting migration 2 would lose", "restore the backup")
-		})
 	}
+	for _, step := range []struct{ command, says string }{
+		{"migrate up", "schema version 6; it was 0\n"},
+		{"migrate up", "schema version 6; nothing was changed\n"},
+		{"migrate version", "schema version 6\n"},
+		{"migrate down", "schema version 5"},
+		{"migrate down", "schema version 4"},
+		{"migrate down", "schema version 3"},
+		{"migrate down", "schema version 2"},
+		{"migrate down", "schema version 1"},
+		{"migrate down", "schema version 0; it was 1\n"},
+		{"migrate down", "schema version 0; nothing was changed\n"},
+		{"migrate version", "schema version 0\n"},
+	} {
+		mustRun(t, step.command, url, 0, step.says)
+	}
+	api := serveHere(t, "--migrate", "--strategy", "merged", "--db", url)
+	setStock(t, api.URL(), "a", 1)
+	mustCall(t, http.StatusCreated, http.MethodPost, api.URL()+"/orders", orderBody("u", "a", 1))
+	mustRun(t, "migrate down", url, 0, "schema version 5") // allowed, because no claims are being counted
+	mustRun(t, "migrate down", url, 0, "schema version 4") // allowed, because no part has units
+	mustRun(t, "migrate down", url, 0, "schema version 3") // allowed, because no order is queued
+	mustRun(t, "migrate down", url, 0, "schema version 2") // allowed, because the order has not changed
+	mustRun(t, "migrate down", url, 1, "reverting migration 2 would lose", "restore the backup")
 }
 
 // latestSchema returns the newest version of the schema. SQLite has one migration less, because it
@@ -93,76 +70,6 @@ func downToSix(t *testing.T, url string) {
 	for version := latestSchema(url); version > 6; version-- {
 		mustRun(t, "migrate down", url, 0, fmt.Sprintf("schema version %d", version-1))
 	}
-}
-
-// TestMigrate_Killed kills `api migrate up` with SIGKILL while the server works on a statement in
-// the middle of migration 3. Unless the run is thorough, it does so once, on MariaDB. PostgreSQL
-// reverts the statements itself, and TestMigrate_Killed of package store kills before every
-// statement.
-func TestMigrate_Killed(t *testing.T) {
-	t.Parallel()
-	for _, d := range testenv.NetworkDatabases() {
-		mends := []string{"migrate up", "serve --migrate"}
-		switch {
-		case testenv.Thorough():
-		case d.Name == "PostgreSQL":
-			mends = nil
-		default:
-			mends = mends[:1]
-		}
-		for _, mend := range mends {
-			t.Run(d.Name+"/"+mend, func(t *testing.T) {
-				t.Parallel()
-				url := d.URL(t)
-				mustRun(t, "migrate up", url, 0)
-				mustRun(t, "migrate down", url, 0, "schema version 6")
-				mustRun(t, "migrate down", url, 0, "schema version 5")
-				mustRun(t, "migrate down", url, 0, "schema version 4")
-				mustRun(t, "migrate down", url, 0, "schema version 3")
-				mustRun(t, "migrate down", url, 0, "schema version 2")
-				release := holdOrders(t, url)
-				p := launchProcess(t, "migrate", "up", "--db", url)
-				waitForBlocked(t, url, 1)
-				p.Kill()
-				if d.Name == "PostgreSQL" { // MariaDB completes the statement of a killed client
-					waitForBlocked(t, url, 0)
-				}
-				release()
-				if d.Name != "PostgreSQL" { // which has reverted the migration
-					mustRun(t, "migrate down", url, 1, "dirty", "Run api migrate up first")
-					mustRun(t, "migrate version", url, 0, "schema version 3 (dirty", "run api migrate up to complete it")
-				}
-				if mend == "migrate up" {
-					mustRun(t, mend, url, 0, "schema version 7")
-				}
-				mustServe(t, url, "--migrate")
-			})
-		}
-	}
-}
-
-// holdOrders reads the table orders in a transaction, so that no statement can change it
-// until release.
-func holdOrders(t *testing.T, dbURL string) (release func()) {
-	t.Helper()
-	return storetest.Hold(t, dbURL, "SELECT COUNT(*) FROM orders")
-}
-
-// waitForBlocked waits until this many sessions wait to change the table orders.
-func waitForBlocked(t *testing.T, dbURL string, want int) {
-	t.Helper()
-	query := "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state LIKE 'Waiting for table metadata lock' AND info LIKE 'ALTER TABLE orders%'"
-	if strings.HasPrefix(dbURL, "postgres") {
-		query = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = CURRENT_DATABASE() AND wait_event_type = 'Lock' AND query LIKE 'ALTER TABLE orders%'"
-	}
-	db := storetest.SQL(t, dbURL)
-	testenv.Await(t, fmt.Sprintf("%d sessions wait for the table", want), func() bool {
-		var n int
-		if err := db.Pool().QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n == want
-	})
 }
 
 // TestMigrate_BesideInstance reverts a migration while an instance serves, and applies it again.
@@ -216,6 +123,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			// A newer program that migrates the schema does not.
 			schemaIs(latestSchema(url)+1, true)
 			waitReady(t, api.URL())
+			mustRun(t, "migrate version", url, 0, fmt.Sprintf("schema version %d (dirty", latestSchema(url)+1), "run api migrate up to complete it")
 		})
 	}
 }

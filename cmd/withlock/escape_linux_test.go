@@ -24,14 +24,14 @@ func TestForeignUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	letGo := makeGo(t, folder)
-	flags, _ := onRedis(t, "6s")
+	flags, _ := onRedis(t)
 	const nobody = "65534"
 	const script = "echo > ready; " + awaitGo + "; exit 5"
 	command := []string{"--", "setpriv", "--reuid", nobody, "sh", "-c", script}
 	w := startProgram(t, folder, "setpriv", with([]string{"--bounding-set", "-kill", os.Args[0]}, with(flags, command...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	w.signal(syscall.SIGTERM)
-	start(t, folder, with(flags, "--wait", "7s", "--", "true")...).mustExit(exitNotAcquired) // longer than a lease
+	start(t, folder, with(flags, "--wait", "1s", "--", "true")...).mustExit(exitNotAcquired)
 	letGo()
 	w.mustExit(5)
 	if report := "runs as another user"; strings.Count(w.errors.String(), report) != 1 {
@@ -60,7 +60,7 @@ func TestEscapes(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			folder := t.TempDir()
-			flags, name := onRedis(t, "30s")
+			flags, name := onRedis(t)
 			w := start(t, folder, with(flags, test.command...)...)
 			pid := int(number(t, awaitFile(t, filepath.Join(folder, "pid"))))
 			t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })

@@ -136,11 +136,15 @@ func awaitFile(t *testing.T, path string) (text string) {
 	return strings.TrimSpace(text)
 }
 
+// longLease outlasts every wait of a test, so that no busy machine renews a lease too late. A later
+// --lease replaces it.
+const longLease = "1h"
+
 // onRedis returns the flags for a lock on a Redis of all tests, and the lock's name.
-func onRedis(t *testing.T, lease string) (flags []string, name string) {
+func onRedis(t *testing.T) (flags []string, name string) {
 	t.Helper()
 	name = "withlock/" + uuid.NewString()
-	return []string{"--redis", testenv.Redis(t), "--name", name, "--lease", lease}, name
+	return []string{"--redis", testenv.Redis(t), "--name", name, "--lease", longLease}, name
 }
 
 // with returns the flags with more arguments.
@@ -217,14 +221,14 @@ func makeGo(t *testing.T, folder string) (letGo func()) {
 }
 
 // TestOneAtATime checks that only one of several processes runs its command at a time, with rising
-// tokens.
+// tokens. A command whose lock has no token must not inherit that of another withlock.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	forAll(t, []string{"redlock", "zookeeper"}, func(t *testing.T, flags []string) {
 		folder := t.TempDir()
 		var all []*withlock
 		for range 3 {
-			all = append(all, start(t, folder, with(flags, shell(`mkdir inside && echo "$HOLDFAST_FENCING_TOKEN" >> tokens && sleep 0.05 && rmdir inside`)...)...))
+			all = append(all, startProgram(t, folder, "env", with([]string{tokenVariable + "=7", os.Args[0]}, with(flags, shell(`mkdir inside && echo "$HOLDFAST_FENCING_TOKEN" >> tokens && sleep 0.05 && rmdir inside`)...)...)...))
 		}
 		for _, w := range all {
 			w.mustExit(0)
@@ -358,7 +362,7 @@ func redisClient(t *testing.T) *redis.Client {
 func TestLockTakenAway(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, name := onRedis(t, "1h") // the lock's own check runs only after a third of the lease
+	flags, name := onRedis(t) // the lock's own check runs only after a third of the lease
 	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(stubborn("group"))...)...)...)
 	awaitFile(t, filepath.Join(folder, "group"))
 	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
@@ -405,7 +409,7 @@ func TestSignals(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			folder := t.TempDir()
-			flags, name := onRedis(t, "30s")
+			flags, name := onRedis(t)
 			w := start(t, folder, with(flags, shell(test.script)...)...)
 			awaitFile(t, filepath.Join(folder, "ready"))
 			w.signal(test.signal)
@@ -433,16 +437,18 @@ func TestIgnoredSignal(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	letGo := makeGo(t, folder)
-	flags, _ := onRedis(t, "6s")
+	flags, _ := onRedis(t)
+	flags = with(flags, "--lease", "12s", "--grace", "0s") // long enough for a busy machine to renew the lease
 	w := start(t, folder, with(flags, shell(`trap "" TERM; echo > ready; `+awaitGo+`; exit 5`)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	w.signal(syscall.SIGTERM)
-	start(t, folder, with(flags, "--wait", "7s", "--", "true")...).mustExit(exitNotAcquired)
+	start(t, folder, with(flags, "--wait", "13s", "--", "true")...).mustExit(exitNotAcquired)
 	letGo()
 	w.mustExit(5)
 }
 
-// TestSignalWhileWaiting checks that a signal ends the wait, and that the waiter leaves no trace.
+// TestSignalWhileWaiting checks that a signal ends the wait, and that the lock can be taken
+// afterwards. TestConformance of package locktest checks that such a waiter leaves no trace.
 func TestSignalWhileWaiting(t *testing.T) {
 	t.Parallel()
 	forAll(t, []string{"etcd", "mysql"}, func(t *testing.T, flags []string) {
@@ -458,7 +464,7 @@ func TestSignalWhileWaiting(t *testing.T) {
 		}
 		letGo()
 		holder.mustExit(0)
-		start(t, folder, with(flags, "--", "true")...).mustExit(0) // sooner than the lease of a leftover waiter would end
+		start(t, folder, with(flags, "--", "true")...).mustExit(0)
 		mustNotExist(t, filepath.Join(folder, "ran"))
 	})
 }
@@ -478,7 +484,7 @@ func TestIgnoredHangup(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	letGo := makeGo(t, folder)
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	script := `trap "" HUP; exec "$0" "$@"`
 	args := with([]string{"-c", script, os.Args[0]}, with(flags, shell("echo > ready; kill -HUP $$; "+awaitGo)...)...)
 	w := &withlock{t: t, cmd: exec.Command("sh", args...), exited: make(chan struct{})}
@@ -501,7 +507,7 @@ func TestIgnoredHangup(t *testing.T) {
 func TestChildrenEndWithTheLock(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(
 		`trap "" TERM; sleep 300 & echo "$$ $!" > group; exit 4`)...)...)...)
 	w.mustExit(4)
@@ -512,7 +518,7 @@ func TestChildrenEndWithTheLock(t *testing.T) {
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	w := start(t, folder, with(flags, with([]string{"--grace", "100ms"}, shell(stubborn("group"))...)...)...)
 	awaitFile(t, filepath.Join(folder, "group"))
 	guard := guardOf(t, w.cmd.Process.Pid)
@@ -544,7 +550,7 @@ func mustNotExist(t *testing.T, path string) {
 func TestKilledBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	w, _ := startPaused(t, folder, with(flags, shell("echo > ran")...)...)
 	guard, command := guardOf(t, w.cmd.Process.Pid), commandOf(t, w.cmd.Process.Pid)
 	w.signal(syscall.SIGKILL)
@@ -557,7 +563,8 @@ func TestKilledBeforeTheCommand(t *testing.T) {
 func TestStoppedBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "6s")
+	flags, _ := onRedis(t)
+	flags = with(flags, "--lease", "6s")
 	w, pause := startPaused(t, folder, with(flags, shell("echo > ran")...)...)
 	w.signal(syscall.SIGSTOP)
 	start(t, folder, with(flags, "--", "true")...).mustExit(0)
@@ -575,7 +582,7 @@ func TestStoppedBeforeTheCommand(t *testing.T) {
 func TestSignalBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	w, pause := startPaused(t, folder, with(flags, "--", "sleep", "60")...)
 	w.signal(syscall.SIGQUIT)
 	if err := os.Remove(pause); err != nil {
@@ -603,7 +610,7 @@ func TestOverdueBeforeTheCommand(t *testing.T) {
 	}
 	const noGroup = 1 << 30
 	var begin bytes.Buffer
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	_, slot := acquireHere(t, flags)
 	l := &lease{slot: slot, term: time.Now()}
 	if err := l.letBegin(noGroup, &guard{orders: orders, ready: ready}, &begin); !errors.Is(err, errOverdue) || begin.Len() > 0 {
@@ -615,7 +622,7 @@ func TestOverdueBeforeTheCommand(t *testing.T) {
 func TestOpenFiles(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	const files = `for file in $(seq 3 99); do if [ -e /dev/fd/$file ]; then echo $file; fi; done`
 	if err := os.WriteFile(filepath.Join(folder, "input"), []byte("end\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -635,7 +642,7 @@ func TestReplacedProgram(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	letGo := makeGo(t, folder)
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	holder := start(t, folder, with(flags, shell("echo > ready; "+awaitGo)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	program := filepath.Join(folder, "withlock")
@@ -688,7 +695,7 @@ func TestConnectionOfTheGuard(t *testing.T) {
 func TestGuardKilled(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(stubborn("group"))...)...)...)
 	awaitFile(t, filepath.Join(folder, "group"))
 	guard := guardOf(t, w.cmd.Process.Pid)
@@ -704,7 +711,7 @@ func TestGuardKilled(t *testing.T) {
 func TestGuardStopped(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	flags, name := onRedis(t, "1h")
+	flags, name := onRedis(t)
 	// withlock would kill the command only after the grace.
 	w := start(t, folder, with(flags, with([]string{"--grace", (10 * testenv.Patience).String()}, shell(`trap 'echo > terminated; exit' TERM; echo > ready; while :; do sleep 0.05; done`)...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
@@ -722,7 +729,7 @@ func TestGuardStopped(t *testing.T) {
 // counts as not acquired.
 func TestLostBeforeTheCommand(t *testing.T) {
 	t.Parallel()
-	flags, name := onRedis(t, "30s")
+	flags, name := onRedis(t)
 	c, slot := acquireHere(t, flags)
 	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
 		t.Fatal(err)
@@ -754,10 +761,10 @@ func TestLostConnectionBeforeTheCommand(t *testing.T) {
 // unless the lock is lost.
 func TestOutlast(t *testing.T) {
 	t.Parallel()
-	const length = 5 * time.Second // long enough for a busy machine to renew the lease
-	flags, name := onRedis(t, length.String())
-	_, slot := acquireHere(t, flags)
-	l := &lease{slot: slot, length: length}
+	flags, name := onRedis(t)
+	flags = with(flags, "--lease", "15s") // outlast notices the loss within a third of it
+	c, slot := acquireHere(t, flags)
+	l := &lease{slot: slot, length: c.Locks.Lease}
 	process := exec.CommandContext(t.Context(), "sleep", "60")
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := process.Start(); err != nil {
@@ -767,7 +774,7 @@ func TestOutlast(t *testing.T) {
 	defer func() { _ = process.Process.Kill() }()
 	returned := make(chan error, 1)
 	go func() { returned <- l.outlast(process.Process.Pid) }()
-	start(t, t.TempDir(), with(flags, "--wait", (length+time.Second).String(), "--", "true")...).mustExit(exitNotAcquired) // longer than a lease
+	start(t, t.TempDir(), with(flags, "--wait", "2s", "--", "true")...).mustExit(exitNotAcquired)
 	select {
 	case err := <-returned:
 		t.Fatalf("outlast returned %v while the process runs", err)
@@ -875,7 +882,7 @@ func childOf(t *testing.T, withlock int, wanted func(args string) bool) int {
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	folder := t.TempDir()
 	holder := start(t, folder, with(flags, shell("echo > ready; exec sleep 600")...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
@@ -883,7 +890,7 @@ func TestExitCodes(t *testing.T) {
 		holder.signal(syscall.SIGTERM)
 		holder.mustExit(128 + 15)
 	}()
-	free, _ := onRedis(t, "30s")
+	free, _ := onRedis(t)
 	messages := map[string]string{ // a part of withlock's message, by backend
 		"held, asked once": "is held",
 		"held, waited":     "not within 2s",
@@ -918,7 +925,7 @@ func TestExitCodes(t *testing.T) {
 // connection.
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	free, _ := onRedis(t, "30s")
+	free, _ := onRedis(t)
 	for _, test := range []struct {
 		name string
 		args []string
@@ -932,7 +939,7 @@ func TestUsage(t *testing.T) {
 		{"no database", []string{"--name", "a", "--lock", "mysql", "--", "true"}},
 		{"another database", []string{"--name", "a", "--lock", "mysql", "--db", "postgres://h/d", "--", "true"}},
 		{"list on a backend that cannot", []string{"--name", "a", "--lock", "postgres", "--db", "postgres://h/d", "--list"}},
-		{"long grace", with(free, "--grace", "16s", "--", "true")},
+		{"long grace", with(free, "--lease", "30s", "--grace", "16s", "--", "true")},
 		{"no holders", with(free, "--holders", "0", "--", "true")},
 		{"negative wait", with(free, "--wait", "-1s", "--", "true")},
 		{"unknown flag", with(free, "--no-such-flag", "--", "true")},
@@ -983,7 +990,7 @@ func TestList(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	letGo := makeGo(t, folder)
-	flags, _ := onRedis(t, "30s")
+	flags, _ := onRedis(t)
 	flags = with(flags, "--holders", "2")
 	script := `echo "$HOLDFAST_SLOT $HOLDFAST_FENCING_TOKEN" > $0; ` + awaitGo
 	var holders []*withlock

@@ -126,7 +126,7 @@ func TestTerminal(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			flags, name := onRedis(t, "30s")
+			flags, name := onRedis(t)
 			s := newScreen(t)
 			s.runIn(t, nil, test.script+`; read line; echo "shell=$line"`, with(flags, shell(test.command)...)...)
 			s.follow(t,
@@ -146,7 +146,7 @@ func TestTerminal(t *testing.T) {
 // is not a shell, because dash can lose a Ctrl-C itself while it starts a process.
 func TestTerminalBeforeTheCommand(t *testing.T) {
 	t.Parallel()
-	flags, name := onRedis(t, "30s")
+	flags, name := onRedis(t)
 	pause := filepath.Join(t.TempDir(), "pause")
 	s := newScreen(t)
 	group := s.runIn(t, []string{pauseVariable + "=" + pause}, `"$0" "$@"; echo "code=$?"`, with(flags, "--", "sleep", "60")...)
@@ -168,7 +168,7 @@ func TestTerminalBeforeTheCommand(t *testing.T) {
 // can. The command has not begun, so withlock must report an interrupted wait.
 func TestInterruptedGuard(t *testing.T) {
 	t.Parallel()
-	flags, name := onRedis(t, "30s")
+	flags, name := onRedis(t)
 	w := startProgram(t, t.TempDir(), "env", with([]string{guardDiesVariable + "=1", os.Args[0]}, with(flags, "--", "true")...)...)
 	w.mustExit(exitNotAcquired)
 	if !strings.Contains(w.errors.String(), "interrupted") {

@@ -663,43 +663,20 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// TestOpenResty runs scenarios with the Redis client under OpenResty's name only. The module is the
-// same, so by default only the first scenario runs.
+// TestOpenResty checks that the gateway finds the Redis client under OpenResty's name. The module is
+// the same.
 func TestOpenResty(t *testing.T) {
 	t.Parallel()
 	client, err := os.ReadFile("/usr/share/lua/5.1/nginx/redis.lua")
 	if err != nil {
 		t.Skipf("no Redis client for nginx: %v", err) // OwnNginx reports the packages to install
 	}
-	files := map[string]string{
+	s := build(t, plan{on: shared.of(t, plan{}), files: map[string]string{
 		"resty/redis.lua": string(client),
 		"nginx/redis.lua": `error("OpenResty has no such module")`,
-	}
-	for _, test := range []struct {
-		name     string
-		plan     func(t *testing.T) plan
-		scenario func(*shop)
-	}{
-		{"sold out", func(*testing.T) plan { return plan{} }, soldOut},
-		{"segments on a cluster", func(t *testing.T) plan { return plan{redis: testenv.RedisCluster(t), args: inSegments} }, clusterNodes},
-		{"a password", func(t *testing.T) plan {
-			own := testenv.OwnRedis(t, "--requirepass", "secret")
-			return plan{redis: "redis://:secret@" + own.Addr() + "/0", environment: []string{"HOLDFAST_GATEWAY_REDIS_PASSWORD=secret"}}
-		}, soldOut},
-	} {
-		if test.name != "sold out" && !testenv.Thorough() {
-			continue
-		}
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			p := test.plan(t)
-			p.files = files
-			if p.redis == "" {
-				p.on = shared.of(t, p)
-			}
-			test.scenario(build(t, p))
-		})
-	}
+	}})
+	s.sell("gone", 2)
+	s.expect(409, false, order(1, "gone"))
 }
 
 // TestRedisRestarted checks that orders that were refused before a restart of Redis reach an
@@ -739,7 +716,9 @@ func TestLedgerIDFile(t *testing.T) {
 	t.Parallel()
 	on := shared.of(t, plan{})
 	name := file(t, strings.ToUpper(strings.ReplaceAll(on.ledger.String(), "-", ""))+"\n")
-	soldOut(build(t, plan{on: on, environment: []string{"HOLDFAST_LEDGER_ID=", "HOLDFAST_LEDGER_ID_FILE=" + name}}))
+	s := build(t, plan{on: on, environment: []string{"HOLDFAST_LEDGER_ID=", "HOLDFAST_LEDGER_ID_FILE=" + name}})
+	s.sell("gone", 2)
+	s.expect(409, false, order(1, "gone"))
 }
 
 // redisGone checks that orders reach an instance while Redis is stopped or killed, and that

@@ -41,7 +41,6 @@ var timed = map[string]string{
 	"internal/protocol/storm_test.go run":            "a part of the storm",
 	"internal/protocol/storm_test.go send":           "a part of the storm",
 	"internal/protocol/storm_test.go injectFaults":   "a part of the storm",
-	"internal/protocol/group_test.go TestLockedRow":  "who waits for a locked row is answered all the same, when the database's wait is over",
 
 	// Timers of other processes, which a test cannot observe.
 	"cmd/withlock/main_test.go TestMain":                            "a command that begins too early does so in this time",

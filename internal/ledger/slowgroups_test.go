@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -89,8 +91,8 @@ func (c heldPlan) Plan(_ context.Context, _ *sqltx.DB, _ stock.Generation, takes
 }
 
 // inHeldGroups runs the test in a bubble, with a ledger that allows one group under way besides
-// slow ones. held has the channels that hold the groups of each SKU.
-func inHeldGroups(t *testing.T, skus int, test func(t *testing.T, l *Ledger, names []stock.SKU, held map[stock.SKU]chan struct{})) {
+// slow ones, and its metrics. held has the channels that hold the groups of each SKU.
+func inHeldGroups(t *testing.T, skus int, test func(t *testing.T, l *Ledger, metrics prometheus.Gatherer, names []stock.SKU, held map[stock.SKU]chan struct{})) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var names []stock.SKU
@@ -99,8 +101,9 @@ func inHeldGroups(t *testing.T, skus int, test func(t *testing.T, l *Ledger, nam
 			names = append(names, stock.SKU('a'+rune(n)))
 			held[names[n]] = make(chan struct{})
 		}
-		l := New(nil, Options{Cutter: heldPlan{held: held}, Group: 8, Parallel: 1, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
-		test(t, l, names, held)
+		metrics := prometheus.NewRegistry()
+		l := New(nil, Options{Cutter: heldPlan{held: held}, Group: 8, Parallel: 1, Log: slog.New(slog.DiscardHandler), Metrics: metrics})
+		test(t, l, metrics, names, held)
 		l.Close()
 	})
 }
@@ -118,7 +121,7 @@ func begins(r *recording) bool {
 // are slow, and that each order gets the answer of its own group.
 func TestSlowGroupsAreOvertaken(t *testing.T) {
 	t.Parallel()
-	inHeldGroups(t, maxSlowGroups+2, func(t *testing.T, l *Ledger, skus []stock.SKU, held map[stock.SKU]chan struct{}) {
+	inHeldGroups(t, maxSlowGroups+2, func(t *testing.T, l *Ledger, metrics prometheus.Gatherer, skus []stock.SKU, held map[stock.SKU]chan struct{}) {
 		var rs []*recording
 		for n, sku := range skus {
 			r := recordingOf(sku)
@@ -128,6 +131,10 @@ func TestSlowGroupsAreOvertaken(t *testing.T) {
 				t.Errorf("order %d has begun: %v, want %v", n+1, !want, want)
 			}
 			time.Sleep(2 * slowAfter)
+		}
+		families, err := metrics.Gather()
+		if queue := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "holdfast_ledger_queue_orders" }); err != nil || families[queue].GetMetric()[0].GetGauge().GetValue() != 1 {
+			t.Errorf("the metrics do not show the order that waits: %v, %v", families, err)
 		}
 		second := recordingOf(skus[0])
 		l.submit(second)
@@ -158,7 +165,7 @@ func TestSlowGroupsAreOvertaken(t *testing.T) {
 // for the group is refused then.
 func TestSlowGroupsAreClosed(t *testing.T) {
 	t.Parallel()
-	inHeldGroups(t, 1, func(t *testing.T, l *Ledger, skus []stock.SKU, held map[stock.SKU]chan struct{}) {
+	inHeldGroups(t, 1, func(t *testing.T, l *Ledger, _ prometheus.Gatherer, skus []stock.SKU, held map[stock.SKU]chan struct{}) {
 		first, second := recordingOf(skus[0]), recordingOf(skus[0])
 		l.submit(first)
 		time.Sleep(2 * slowAfter)

@@ -155,7 +155,7 @@ var locks = []mutant{
 	{"each lock has a row for its tokens", mysqlCounter, "shared := key[len(keyPrefix):][:2]", "shared := key[len(keyPrefix):][:3]", "internal/lock/session TestTokenRows"},
 	{"a tick is not recorded when the process is stopping", job, "context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)", "context.WithTimeout(ctx, recordTimeout)", "internal/lock/recipe TestTickOfAProcessThatStops"},
 	{"a candidate whose leadership was lost at Unlock does not stand again", leader, "lost = errors.Is(lease.Unlock(ctx), lock.ErrLost)", "_ = lease.Unlock(ctx)", "internal/lock/recipe TestLeadershipLostAtUnlock"},
-	{"a nested withlock inherits the outer token", withlockCmd, "append(variables(), tokenVariable, slotVariable)", "append(variables(), slotVariable)", "cmd/withlock TestNestedTokens"},
+	{"a nested withlock inherits the outer token", withlockCmd, "append(variables(), tokenVariable, slotVariable)", "append(variables(), slotVariable)", "cmd/withlock TestOneAtATime/redlock"},
 	{"the command inherits the database's password", withlockCmd, "append(variables(), tokenVariable, slotVariable)", "[]string{tokenVariable, slotVariable}", "cmd/withlock TestCredentialsStay"},
 	{"a command that reads the terminal behind a pipe stops", withlockCmd, "		case <-c.stopped:\n			c.terminal.give(c.group)\n", "", "cmd/withlock TestTerminal/pipe_behind"},
 	{"the terminal is given before the command has begun", withlockCmd, "	testHookWaiting()\n", "	openTerminal().give(group)\n	testHookWaiting()\n", "cmd/withlock TestTerminalBeforeTheCommand"},

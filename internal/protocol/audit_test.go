@@ -169,7 +169,7 @@ func TestAudit(t *testing.T) {
 					sku := newSKU(d.name)
 					addLimited(t, i, sku, 9)
 					mustPlace(t, i, oneUnit(sku))
-					s.waitSettled(t, i.counter, sku)
+					s.waitSettled(t, i, sku)
 					damaged[sku] = d
 				}
 				if found, _ := auditNow(t, auditor, false); len(found) > 0 {
@@ -198,7 +198,7 @@ func TestAudit(t *testing.T) {
 				for sku := range damaged {
 					mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 8}))
 					mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-					s.waitSettled(t, i.counter, sku)
+					s.waitSettled(t, i, sku)
 					s.checkBalance(t, i.counter, sku, 9)
 				}
 			})
@@ -244,7 +244,7 @@ func TestTakeOutlivesRepair(t *testing.T) {
 		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
 			t.Errorf("answered %+v, want sold out: the other request has the only unit", r)
 		}
-		s.waitSettled(t, other.counter, sku)
+		s.waitSettled(t, other, sku)
 		s.checkBalance(t, other.counter, sku, 1)
 	})
 }
@@ -276,7 +276,7 @@ func TestRepairWaitsForACommit(t *testing.T) {
 		if summary := testenv.Receive(t, "the repair", repaired); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
 		}
-		s.waitSettled(t, paused.counter, sku)
+		s.waitSettled(t, paused.instance, sku)
 		s.checkBalance(t, paused.counter, sku, 1)
 	})
 }
@@ -310,7 +310,7 @@ func TestAuditAfterRefunds(t *testing.T) {
 				t.Fatalf("%s: %v", status, err)
 			}
 		}
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i, sku)
 		if found, _ := auditNow(t, auditor, false); len(found) > 0 {
 			t.Errorf("before the damage: %+v", found)
 		}

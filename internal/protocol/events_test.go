@@ -110,7 +110,7 @@ func (e *eventShop) run(t *testing.T, sequence []event) {
 	sku := newSKU("events")
 	addStock(t, e.instance, sku, 3)
 	id := mustPlace(t, e.instance, oneUnit(sku)).ID
-	e.waitSettled(t, e.instance.counter, sku)
+	e.waitSettled(t, e.instance, sku)
 	var names []string
 	for _, now := range sequence {
 		names = append(names, now.name)

@@ -156,15 +156,8 @@ func (r *rig) countUnanswered(ctx context.Context, _ []redis.Cmder, run func(con
 	return err
 }
 
-const (
-	// clientTimeout bounds the wait of a client for an answer.
-	clientTimeout = 7 * time.Second
-	// maxRun bounds the requests of a run.
-	maxRun = 30 * time.Second
-	// maxSettle bounds the sweeps after a run. Some locks are free only when their lease ends, and
-	// a busy machine sweeps slowly.
-	maxSettle = 25 * time.Second
-)
+// clientTimeout bounds the wait of a client for an answer.
+const clientTimeout = 7 * time.Second
 
 // run runs the row's scenario, ends the faults, sweeps, and returns an error if a
 // promise is broken. It also returns the number of statements and commands that the
@@ -228,12 +221,12 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 		defer cancel()
 		s.run(ctx, instances)
 	}()
-	bounded, cancel := context.WithTimeout(ctx, maxRun)
+	bounded, cancel := context.WithTimeout(ctx, testenv.Patience)
 	defer cancel()
 	select {
 	case <-ended:
 	case <-bounded.Done():
-		broken = fmt.Errorf("requests without an answer after %v", maxRun)
+		broken = fmt.Errorf("requests without an answer after %v", testenv.Patience)
 		r.sqlFault.Disarm()
 		r.hook.Disarm()
 		<-ended
@@ -243,10 +236,10 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 
 	spec, _ := assembly.FindStrategy(row.strategy)
 	e := evidence{answers: s.answers, sound: spec.Sound, guarded: spec.HasGate() && !row.noGuard, redisIntact: len(row.redis) == 0 && r.unanswered.Load() == 0}
-	broken = errors.Join(broken, r.settle(ctx, maxSettle, instances, s, &e))
+	broken = errors.Join(broken, r.settle(ctx, instances, s, &e))
 	s.retryKeyed(ctx, instances)
 	e.answers = s.answers
-	broken = errors.Join(broken, r.settle(ctx, maxSettle, instances, s, &e))
+	broken = errors.Join(broken, r.settle(ctx, instances, s, &e))
 	if broken != nil {
 		broken = fmt.Errorf("%w\nfaults: %s", broken, strings.Join(append(sqlFaults, redisFaults...), "\n\t"))
 		for _, a := range s.answers {
@@ -259,8 +252,8 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 
 // settle sweeps until every promise holds. It returns the errors that remain when the
 // time is over, or when no sweep can correct them.
-func (r *rig) settle(ctx context.Context, within time.Duration, instances []*instance, s *scenario, e *evidence) (broken error) {
-	_ = testenv.Poll(within, func() error {
+func (r *rig) settle(ctx context.Context, instances []*instance, s *scenario, e *evidence) (broken error) {
+	_ = testenv.Poll(testenv.Patience, func() error {
 		var final bool
 		if broken, final = r.sweep(ctx, instances, s, e); final {
 			return nil
@@ -344,7 +337,7 @@ func (r *rig) gather(ctx context.Context, i *instance, s *scenario, e *evidence)
 
 // cleanUp deletes the rows and keys of the run.
 func (r *rig) cleanUp() error {
-	ctx, cancel := context.WithTimeout(context.Background(), maxRun)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	for _, table := range []string{"order_lines", "orders", "outbox", "stock"} {
 		if err := r.sql.DB().WithContext(ctx).Exec("DELETE FROM " + table).Error; err != nil {

@@ -46,7 +46,7 @@ func TestLayouts(t *testing.T) {
 				if err := ready(t, current); err != nil {
 					t.Error(err)
 				}
-				s.waitSettled(t, current.counter, sku)
+				s.waitSettled(t, current, sku)
 				s.checkBalance(t, current.counter, sku, 2)
 				old.Close()
 				current.Close()
@@ -158,7 +158,7 @@ func TestRollover(t *testing.T) {
 		sellers.Wait()
 		last := current.Load()
 		for n, sku := range skus {
-			s.waitSettled(t, last.counter, sku)
+			s.waitSettled(t, last, sku)
 			if err := last.Sweep(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -167,7 +167,7 @@ func TestRollover(t *testing.T) {
 				mustPlace(t, last, request(stock.Line{SKU: sku, Quantity: min(left, stock.MaxQuantity)}))
 			}
 			mustRefuse(t, last, oneUnit(sku), stock.ErrSoldOut)
-			s.waitSettled(t, last.counter, sku)
+			s.waitSettled(t, last, sku)
 			s.checkBalance(t, last.counter, sku, units)
 		}
 	})
@@ -201,7 +201,7 @@ func TestCreatedByTheOldLayout(t *testing.T) {
 		}
 		addStock(t, next, sku, 6)
 		mustPlace(t, next, request(stock.Line{SKU: sku, Quantity: 6}))
-		s.waitSettled(t, next.counter, sku)
+		s.waitSettled(t, next, sku)
 		s.checkBalance(t, next.counter, sku, 6)
 	})
 }
@@ -223,7 +223,7 @@ func TestSegmentsThereAndBack(t *testing.T) {
 		}
 		mustPlace(t, first, request(stock.Line{SKU: sku, Quantity: 10}))
 		mustRefuse(t, first, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, first.counter, sku)
+		s.waitSettled(t, first, sku)
 		s.checkBalance(t, first.counter, sku, 16)
 	})
 }
@@ -246,12 +246,12 @@ func TestStaleRedis(t *testing.T) {
 				sku := newSKU("stale")
 				addStock(t, i, sku, 10)
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
-				s.waitSettled(t, i.counter, sku)
+				s.waitSettled(t, i, sku)
 				if err := s.redis.Save(t.Context()).Err(); err != nil {
 					t.Fatal(err)
 				}
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 5}))
-				s.waitSettled(t, i.counter, sku)
+				s.waitSettled(t, i, sku)
 				redis.Restart()
 				if restarted {
 					i.Close()
@@ -271,7 +271,7 @@ func TestStaleRedis(t *testing.T) {
 				if placed != 3 {
 					t.Errorf("sold %d units, want the 3 that were left", placed)
 				}
-				s.waitSettled(t, i.counter, sku)
+				s.waitSettled(t, i, sku)
 				s.checkBalance(t, i.counter, sku, 10)
 			})
 		}
@@ -295,7 +295,7 @@ func TestStoreChanged(t *testing.T) {
 		if now := i.ledger.Generation(); now != generation+1 {
 			t.Errorf("the generation is %d, want still %d", now, generation+1)
 		}
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i, sku)
 		s.checkBalance(t, i.counter, sku, 2)
 	})
 }

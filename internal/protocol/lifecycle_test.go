@@ -52,7 +52,7 @@ func (s *shop) held(t *testing.T, sku stock.SKU) (units int64) {
 // gate. It also checks that every payment of the order is in one place.
 func (s *shop) checkLifecycle(t *testing.T, i *instance, sku stock.SKU, id uuid.UUID) {
 	t.Helper()
-	s.waitSettled(t, i.counter, sku)
+	s.waitSettled(t, i, sku)
 	b, held := s.ledgerCounts(t, sku), s.held(t, sku)
 	if b.available+held != b.total {
 		t.Errorf("%s: %d available, %d held of %d", sku, b.available, held, b.total)
@@ -138,7 +138,7 @@ func TestLifecycle(t *testing.T) {
 					addStock(t, i, sku, 10)
 					addStock(t, i, coupon, 10)
 					o := mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}, stock.Line{SKU: coupon, Quantity: 1}))
-					s.waitSettled(t, i.counter, sku)
+					s.waitSettled(t, i, sku)
 					if test.due {
 						s.expiresIn(t, o.ID, -time.Second)
 					}

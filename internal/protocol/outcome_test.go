@@ -114,7 +114,7 @@ func TestCommitInLimbo(t *testing.T) {
 							}
 							fault.Deliver()
 							testenv.Receive(t, "the server", fault.Done)
-							s.waitSettled(t, i.counter, sku)
+							s.waitSettled(t, i, sku)
 							s.checkBalance(t, i.counter, sku, 0)
 							return
 						}
@@ -136,7 +136,7 @@ func TestCommitInLimbo(t *testing.T) {
 							t.Errorf("the COMMIT succeeded, but the request was answered %v", r.err)
 						}
 						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-						s.waitSettled(t, i.counter, sku)
+						s.waitSettled(t, i, sku)
 						s.checkBalance(t, i.counter, sku, 1)
 					})
 
@@ -149,7 +149,7 @@ func TestCommitInLimbo(t *testing.T) {
 							t.Errorf("the COMMIT succeeded, but the request was answered %v after %q", r.err, injected)
 						}
 						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-						s.waitSettled(t, i.counter, sku)
+						s.waitSettled(t, i, sku)
 						s.checkBalance(t, i.counter, sku, 1)
 					})
 
@@ -167,10 +167,10 @@ func TestCommitInLimbo(t *testing.T) {
 						if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 							t.Errorf("answered %+v, want busy: nothing was cut", r)
 						}
-						s.waitSettled(t, i.counter, sku)
+						s.waitSettled(t, i, sku)
 						s.checkBalance(t, i.counter, sku, 0)
 						mustPlace(t, i, withKey(oneUnit(sku), "never"+name))
-						s.waitSettled(t, i.counter, sku)
+						s.waitSettled(t, i, sku)
 						s.checkBalance(t, i.counter, sku, 1)
 					})
 					i.Close()

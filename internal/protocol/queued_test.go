@@ -210,7 +210,7 @@ func TestQueuedOrder(t *testing.T) {
 		if o, replayed, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); err != nil || !replayed || !sameOrder(o, first) {
 			t.Errorf("another instance replays %+v (%v, %v)", o, replayed, err)
 		}
-		s.waitSettled(t, other.counter, sku)
+		s.waitSettled(t, other, sku)
 		s.checkBalance(t, other.counter, sku, 1)
 	})
 }
@@ -250,7 +250,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			if states[order.Pending] != 2 || states[order.TurnedDown] != 1 {
 				t.Errorf("the orders ended as %v", states)
 			}
-			s.waitSettled(t, plain.counter, sku)
+			s.waitSettled(t, plain, sku)
 			s.checkBalance(t, plain.counter, sku, 2)
 			s.checkBalance(t, plain.counter, kept, 2)
 			addStock(t, plain, sku, 3)
@@ -306,7 +306,7 @@ func TestQueuedOrderIsVoid(t *testing.T) {
 			t.Errorf("the key leads to the refused order %s", next.ID)
 		}
 		drain(t, i.instance)
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i.instance, sku)
 		s.checkBalance(t, i.counter, sku, 1)
 	})
 }
@@ -340,7 +340,7 @@ func TestQueuedBehindAVoidOrder(t *testing.T) {
 		drain(t, i.instance)
 		wantStatus(t, i.instance, again.ID, order.TurnedDown)
 		wantStatus(t, i.instance, r.order.ID, order.Pending)
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i.instance, sku)
 		s.checkBalance(t, i.counter, sku, 1)
 	})
 }
@@ -362,9 +362,9 @@ func TestQueuedTwinOfALiveOrder(t *testing.T) {
 		); err != nil {
 			t.Fatal(err)
 		}
-		s.waitSettled(t, lua.counter, sku)
+		s.waitSettled(t, lua, sku)
 		live := mustPlace(t, lua, keyed)
-		s.waitSettled(t, lua.counter, sku)
+		s.waitSettled(t, lua, sku)
 		i := s.openQueueing(t, settings{noGuard: true})
 		reached, proceed := i.journal.queued.arm()
 		defer proceed()
@@ -420,7 +420,7 @@ func TestQueuedTwinOfACommittedOrder(t *testing.T) {
 		sku := newSKU("twin")
 		addStock(t, plain, sku, 2)
 		first := mustPlace(t, plain, withKey(oneUnit(sku), "k"))
-		s.waitSettled(t, plain.counter, sku)
+		s.waitSettled(t, plain, sku)
 		i := s.openQueueing(t, settings{noGuard: true})
 		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
 		if err != nil || !replayed || !sameOrder(o, first) {

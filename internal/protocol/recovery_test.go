@@ -86,7 +86,7 @@ func TestYoungTakesAreLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		i.FinishTake(t.Context(), d, order.Committed())
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i, sku)
 		s.checkBalance(t, i.counter, sku, 1)
 	})
 }
@@ -199,7 +199,7 @@ func TestSlowTwin(t *testing.T) {
 						t.Errorf("the key leads to %v, want %v", again.ID, r.order.ID)
 					}
 				}
-				s.waitSettled(t, other.counter, sku)
+				s.waitSettled(t, other, sku)
 				s.checkBalance(t, other.counter, sku, 1)
 			})
 		}

@@ -42,7 +42,7 @@ func TestTakeOutlivesRefill(t *testing.T) {
 			case left == 2 && r.err != nil:
 				t.Errorf("answered %v, but a unit was left", r.err)
 			}
-			s.waitSettled(t, other.counter, sku)
+			s.waitSettled(t, other, sku)
 			s.checkBalance(t, other.counter, sku, left)
 		}
 	})
@@ -71,7 +71,7 @@ func TestCommitBeforeRefill(t *testing.T) {
 			}
 		}
 		mustRefuse(t, other, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, other.counter, sku)
+		s.waitSettled(t, other, sku)
 		s.checkBalance(t, other.counter, sku, 2)
 	})
 }
@@ -94,7 +94,7 @@ func TestGuardRefusal(t *testing.T) {
 		}
 		mustPlace(t, i, oneUnit(sku))
 		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i, sku)
 		s.checkBalance(t, i.counter, sku, 1) // refilled
 	})
 }
@@ -185,7 +185,7 @@ func TestUnreadableCount(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustPlace(t, i, oneUnit(sku))
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i, sku)
 		s.checkBalance(t, i.counter, sku, 1)
 	}
 }

@@ -24,7 +24,7 @@ func TestRestoredLedger(t *testing.T) {
 					i.StoreChanged()
 				}
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 3}))
-				s.waitSettled(t, i.counter, sku)
+				s.waitSettled(t, i, sku)
 				addStock(t, i, sku, 7)
 				addStock(t, i, sku, 8)
 				if err := ready(t, i); err != nil {
@@ -38,7 +38,7 @@ func TestRestoredLedger(t *testing.T) {
 				addStock(t, i, sku, 6) // an addition with a number that the gate has had before
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 6}))
 				mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, i.counter, sku)
+				s.waitSettled(t, i, sku)
 				s.checkBalance(t, i.counter, sku, 6)
 				i.Close()
 			})
@@ -77,7 +77,7 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 					t.Errorf("the superseded instance: %v", err)
 				}
 				mustPlace(t, i, oneUnit(sku))
-				s.waitSettled(t, i.counter, sku)
+				s.waitSettled(t, i, sku)
 				s.checkBalance(t, i.counter, sku, 1)
 				old.Close()
 				i.Close()
@@ -101,7 +101,7 @@ func TestRowOfALaterGeneration(t *testing.T) {
 				sku := newSKU("later")
 				addStock(t, last, sku, 3)
 				mustPlace(t, last, oneUnit(sku))
-				s.waitSettled(t, last.counter, sku)
+				s.waitSettled(t, last, sku)
 				generation := last.ledger.Generation()
 				last.Close()
 				// Restore an earlier generation. The instance that sold is closed already, so it
@@ -119,7 +119,7 @@ func TestRowOfALaterGeneration(t *testing.T) {
 					}
 				}
 				mustRefuse(t, next, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, next.counter, sku)
+				s.waitSettled(t, next, sku)
 				s.checkBalance(t, next.counter, sku, 3)
 			})
 		}

@@ -71,7 +71,7 @@ func (s *shop) saleFault(t *testing.T, i *instance, sku stock.SKU, accepted []uu
 			return fmt.Sprintf("an accepted order is not found: %v", err)
 		}
 	}
-	s.waitSettled(t, i.counter, sku)
+	s.waitSettled(t, i, sku)
 	if fault := s.imbalance(t, i.counter, sku); fault != "" {
 		return fault
 	}
@@ -166,7 +166,7 @@ func TestRushOfLines(t *testing.T) {
 				})
 				all.Wait()
 				for n, sku := range skus {
-					s.waitSettled(t, a.counter, sku)
+					s.waitSettled(t, a, sku)
 					if err := a.Sweep(t.Context()); err != nil {
 						t.Error(err)
 					}

@@ -38,11 +38,11 @@ func TestStock(t *testing.T) {
 		expect(3, 3, true)
 		mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 3}))
 		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i, sku)
 		expect(5, 2, false)
 		expect(5, 2, false)
 		mustPlace(t, i, oneUnit(sku))
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i, sku)
 		expect(4, 0, false)
 		if _, _, err := set(3); !errors.Is(err, stock.ErrBelowSold) {
 			t.Errorf("setting the total below the units sold: %v", err)
@@ -52,7 +52,7 @@ func TestStock(t *testing.T) {
 			t.Errorf("changing the kind: %v", err)
 		}
 		expect(6, 2, false)
-		s.waitSettled(t, i.counter, sku) // waits for the take of the shrink
+		s.waitSettled(t, i, sku) // waits for the take of the shrink
 		audit, err := i.Audit(t.Context(), sku)
 		if err != nil || audit.Total != 6 || audit.Sold != 4 || audit.Oversold != 0 || audit.LedgerAvailable != 2 || audit.Drift != 0 {
 			t.Errorf("audit %+v, %v", audit, err)
@@ -117,7 +117,7 @@ func TestAdditionOnce(t *testing.T) {
 			sweep(t, i.instance)
 			mustPlace(t, i.instance, request(stock.Line{SKU: sku, Quantity: 3}))
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-			s.waitSettled(t, i.counter, sku)
+			s.waitSettled(t, i.instance, sku)
 			s.checkBalance(t, i.counter, sku, 4)
 		})
 		t.Run("applied but still in the outbox", func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestAdditionOnce(t *testing.T) {
 			if err := i.counter.Adjust(t.Context(), changes[0]); err != nil { // delivered late
 				t.Fatal(err)
 			}
-			s.waitSettled(t, i.counter, sku)
+			s.waitSettled(t, i.instance, sku)
 			s.checkBalance(t, i.counter, sku, 1)
 		})
 		t.Run("lost by the gate", func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestSweepsAtOnce(t *testing.T) {
 		for range 3 {
 			mustPlace(t, first.instance, oneUnit(drifted))
 		}
-		s.waitSettled(t, first.counter, drifted)
+		s.waitSettled(t, first.instance, drifted)
 		addAtGate(5)(t, s, first.instance, drifted)
 		for _, i := range both {
 			sweep(t, i.instance) // this sweep sees the difference for the first time
@@ -264,7 +264,7 @@ func TestShrinkAndTake(t *testing.T) {
 		if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
 			t.Error(err)
 		}
-		s.waitSettled(t, i.instance.counter, sku)
+		s.waitSettled(t, i.instance, sku)
 		s.checkBalance(t, i.instance.counter, sku, 2)
 	})
 }
@@ -298,7 +298,7 @@ func TestShrink_AnswerLost(t *testing.T) {
 			if _, injected := w.Disarm(); len(injected) != 1 {
 				t.Errorf("injected %q", injected)
 			}
-			s.waitSettled(t, i.counter, sku)
+			s.waitSettled(t, i.instance, sku)
 			s.checkBalance(t, i.counter, sku, 0)
 			if b := s.ledgerCounts(t, sku); b.total != 2 {
 				t.Errorf("%+v", b)
@@ -351,7 +351,7 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 			t.Error(err)
 		}
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, i.counter, sku)
+		s.waitSettled(t, i.instance, sku)
 		s.checkBalance(t, i.counter, sku, 1)
 	})
 }

@@ -77,10 +77,7 @@ func storms(database string) iter.Seq[uint64] {
 const (
 	// maxStorm bounds a storm. With servers that do not answer, some last half a minute, because
 	// the service's timeouts pass one after another.
-	maxStorm = 90 * time.Second
-	// maxCalm bounds the sweeps after a storm, until the journal is empty and every
-	// promise holds.
-	maxCalm = 25 * time.Second
+	maxStorm = 5 * testenv.Patience
 	// maxFaultyStarts bounds the failed starts of an instance because of faults. After that the
 	// faults end.
 	maxFaultyStarts = 4
@@ -109,7 +106,7 @@ func (r *rig) runStorm(ctx context.Context, plan storm) error {
 	select {
 	case err := <-ended:
 		stuck = errors.Join(err, stuck)
-	case <-time.After(maxSettle): // the goroutine is left behind, and the test has failed
+	case <-time.After(testenv.Patience): // the goroutine is left behind, and the test has failed
 	}
 	return s.report(stuck)
 }
@@ -329,7 +326,7 @@ func (s *stormRun) judge(ctx context.Context) error {
 	from := len(s.instances) - len(last.launches)
 	selling := s.instances[from:]
 	e := &evidence{sound: true, takenOver: true, queueLost: s.storm.losesQueue(), answers: s.scenario.answers}
-	if err := s.settle(ctx, maxCalm, selling, s.scenario, e); err != nil {
+	if err := s.settle(ctx, selling, s.scenario, e); err != nil {
 		return err
 	}
 	s.note("the storm is over")
@@ -346,7 +343,7 @@ func (s *stormRun) judge(ctx context.Context) error {
 		}
 	}
 	e.answers = s.scenario.answers
-	return s.settle(ctx, maxCalm, selling, s.scenario, e)
+	return s.settle(ctx, selling, s.scenario, e)
 }
 
 // visits returns all requests of the storm.

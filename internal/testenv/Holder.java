@@ -31,9 +31,6 @@ public final class Holder {
                     mutex.release();
                     System.out.println("released");
                     break;
-                case "quit":
-                    client.close();
-                    return;
                 default:
                     throw new IllegalArgumentException(command);
             }

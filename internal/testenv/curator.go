@@ -3,9 +3,7 @@ package testenv
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,14 +25,11 @@ var holderProgram []byte
 
 // CuratorMutex is a process of a Java program: one client of ZooKeeper with one
 // InterProcessMutex of Curator.
-type CuratorMutex struct {
-	t     T
-	child *Child
-}
+type CuratorMutex struct{ child *Child }
 
-// Curator starts a process whose mutex is the node with the path. The process ends with
-// the test.
-func Curator(t T, addr, path string, session time.Duration) *CuratorMutex {
+// Curator starts a process whose mutex is the node with the path, and waits until its client is
+// connected. The process ends with the test.
+func Curator(t T, addr, path string, session time.Duration) CuratorMutex {
 	t.Helper()
 	classpath, err := shared(&env, "Curator", compileHolder)
 	check(t, "Curator", err)
@@ -44,7 +39,12 @@ func Curator(t T, addr, path string, session time.Duration) *CuratorMutex {
 	})
 	check(t, "Curator", err)
 	t.Cleanup(child.End)
-	return &CuratorMutex{t, child}
+	ctx, cancel := context.WithTimeout(context.Background(), maxStart)
+	defer cancel()
+	if line, err := child.Line(ctx); err != nil || line != "ready" {
+		t.Fatalf("the Java program wrote %q, %v, want ready", line, err)
+	}
+	return CuratorMutex{child}
 }
 
 // compileHolder compiles the Java program, and returns its class path.
@@ -82,47 +82,12 @@ func compileHolder() (classpath string, err error) {
 	return classpath, nil
 }
 
-// Ready waits until the client is connected.
-func (c *CuratorMutex) Ready() *CuratorMutex {
-	c.t.Helper()
-	c.Expect("ready")
-	return c
-}
-
-// Send sends a command: acquire, release or quit.
-func (c *CuratorMutex) Send(command string) {
-	c.t.Helper()
-	if err := c.child.Send(command); err != nil {
-		c.t.Fatalf("%v", err)
-	}
-}
-
-// line returns the next line that the program writes within the time.
-func (c *CuratorMutex) line(within time.Duration) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	return c.child.Line(ctx)
-}
-
-// Expect waits for a line: acquired or released.
-func (c *CuratorMutex) Expect(want string) {
-	c.t.Helper()
-	if line, err := c.line(30 * time.Second); err != nil || line != want {
-		c.t.Fatalf("the Java program wrote %q, %v, want %q", line, err, want)
-	}
-}
-
-// ExpectNothing checks that the client is not granted the lock.
-func (c *CuratorMutex) ExpectNothing(during time.Duration) {
-	c.t.Helper()
-	if line, err := c.line(during); !errors.Is(err, context.DeadlineExceeded) {
-		c.t.Fatalf("the Java program wrote %q, %v, want nothing", line, err)
-	}
-}
+// Acquire makes the client request the lock.
+func (c CuratorMutex) Acquire() error { return c.child.Send("acquire") }
 
 // ReleaseOnGrant waits until the client is granted the lock, calls granted, and releases
 // the lock.
-func (c *CuratorMutex) ReleaseOnGrant(granted func()) error {
+func (c CuratorMutex) ReleaseOnGrant(granted func()) error {
 	for {
 		line, err := c.child.Line(context.Background())
 		switch {
@@ -138,16 +103,5 @@ func (c *CuratorMutex) ReleaseOnGrant(granted func()) error {
 		default:
 			return fmt.Errorf("the Java program wrote %q", line)
 		}
-	}
-}
-
-// Kill kills the process and waits until it has ended.
-func (c *CuratorMutex) Kill() {
-	c.t.Helper()
-	if err := c.child.Kill(); err != nil {
-		c.t.Fatalf("killing the Java program: %v", err)
-	}
-	if line, err := c.child.Line(context.Background()); !errors.Is(err, io.EOF) {
-		c.t.Fatalf("the killed Java program wrote %q, %v", line, err)
 	}
 }

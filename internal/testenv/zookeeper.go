@@ -24,7 +24,8 @@ func ZooKeeper(t T) string {
 }
 
 // ZooKeeperServer is a single ZooKeeper. Its data and sessions survive Restart.
-// Its tick is 500 ms, so it accepts session timeouts of 1 to 10 seconds.
+// Its tick is 500 ms, so a session ends at most half a second late. It accepts session timeouts of
+// one second to one hour.
 type ZooKeeperServer struct {
 	Server
 	port *port
@@ -58,6 +59,7 @@ func startZooKeeper() (*ZooKeeperServer, error) {
 		return nil, err
 	}
 	config := fmt.Sprintf(`tickTime=500
+maxSessionTimeout=3600000
 dataDir=%s
 clientPort=%d
 clientPortAddress=127.0.0.1

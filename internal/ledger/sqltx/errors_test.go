@@ -82,6 +82,7 @@ func TestErrors_ByNumber(t *testing.T) {
 		err  error
 		want string
 	}{
+		{&mysql.MySQLError{Number: 1644, SQLState: [5]byte([]byte("45000"))}, "no commit, statement"}, // raised by a trigger
 		{my(9007), "no commit, retryable"}, // TiDB: write conflict
 		{my(8022), "no commit, retryable"}, // TiDB: the COMMIT failed and can be retried
 		{my(8028), "no commit, retryable"}, // TiDB: the schema changed
@@ -104,6 +105,7 @@ func TestErrors_ByNumber(t *testing.T) {
 		{pg("55P03"), "lock timeout, no commit, retryable"},
 		{pg("40003"), ""},
 		{pg("54000"), "no commit, statement"}, // a limit of the server
+		{pg("P0001"), "no commit, statement"}, // raised by a trigger
 		{pg("57P01"), ""},
 		{driver.ErrBadConn, "no commit"},
 		{sql.ErrConnDone, "no commit"},

@@ -360,29 +360,6 @@ func TestConfirmWithoutServer(t *testing.T) {
 	}
 }
 
-// TestLeaseEndsWithSession revokes a holder's session at the server.
-func TestLeaseEndsWithSession(t *testing.T) {
-	t.Parallel()
-	addr := testenv.Etcd(t)
-	name := "revoked-" + uuid.NewString()
-	ours, theirs := newLocker(t, addr), foreignSession(t, addr)
-	lease := locktest.MustLock(t, ours, name)
-	found, err := theirs.Client().Get(t.Context(), Prefix+name+"/", clientv3.WithPrefix())
-	if err != nil || len(found.Kvs) != 1 {
-		t.Fatalf("the keys of the lock: %v, %v; want one", found, err)
-	}
-	if revision := uint64(found.Kvs[0].CreateRevision); revision != lease.Token() {
-		t.Errorf("the token is %d, want the create revision %d of the holder's key", lease.Token(), revision)
-	}
-	if _, err := theirs.Client().Revoke(t.Context(), clientv3.LeaseID(found.Kvs[0].Lease)); err != nil {
-		t.Fatal(err)
-	}
-	locktest.MustBeLost(t, lease)
-	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrSessionExpired) {
-		t.Errorf("Unlock of a lost lease: %v, want %v", err, lock.ErrSessionExpired)
-	}
-}
-
 // TestNewThatFails is not parallel: it checks that no connection and no goroutine is left.
 func TestNewThatFails(t *testing.T) {
 	for address, says := range map[string]string{

@@ -86,37 +86,6 @@ func TestTokensRise(t *testing.T) {
 	locktest.MustUnlock(t, lease)
 }
 
-// TestReentryKeepsToken takes a lock again on a context with the same owner.
-func TestReentryKeepsToken(t *testing.T) {
-	t.Parallel()
-	client := storetest.Redis(t, testenv.Redis(t))
-	name := "reentered-" + uuid.NewString()
-	ours := newLocker(t, client, Options{})
-	ctx := lock.WithOwner(t.Context(), uuid.NewString())
-	outer, err := ours.Lock(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	inner, err := ours.Lock(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if inner.Token() != outer.Token() {
-		t.Errorf("the owner's first lease has the token %d and its second %d", outer.Token(), inner.Token())
-	}
-	if kept, err := client.Get(t.Context(), tokenKey(name)).Uint64(); err != nil || kept != outer.Token() {
-		t.Errorf("the server stores the token %d, %v, want %d", kept, err, outer.Token())
-	}
-	locktest.MustUnlock(t, inner)
-	locktest.MustBeHeld(t, newLocker(t, client, Options{}), name)
-	locktest.MustUnlock(t, outer)
-	next := locktest.MustLock(t, ours, name)
-	if next.Token() <= outer.Token() {
-		t.Errorf("token %d was followed by token %d", outer.Token(), next.Token())
-	}
-	locktest.MustUnlock(t, next)
-}
-
 // TestWatchdogRenews holds a lock until it has been renewed twice, and checks it all the time.
 func TestWatchdogRenews(t *testing.T) {
 	t.Parallel()

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,50 +102,6 @@ func mustExclude(t *testing.T, one, other lock.Locker, name string) {
 	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 }
 
-func TestMinorityKilled(t *testing.T) {
-	t.Parallel()
-	s := startServers(t)
-	one, other := s.locker(locktest.LongLease), s.locker(locktest.LongLease)
-	before := locktest.MustLock(t, one, "before")
-	mustExclude(t, one, other, "all")
-	s.kill(1)
-	locktest.MustBeHeld(t, other, "before")
-	locktest.MustUnlock(t, before)
-	mustExclude(t, one, other, "before")
-	mustExclude(t, other, one, "after")
-
-	// Eight contenders, while the server is down.
-	var inside, grants atomic.Int64
-	var done sync.WaitGroup
-	for range 8 {
-		l := s.locker(locktest.LongLease)
-		done.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			for range 3 {
-				lease, err := l.Lock(ctx, "contended")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if n := inside.Add(1); n != 1 {
-					t.Errorf("%d hold the lock at once", n)
-				}
-				testenv.Dither() // stands for the holder's work, during which nobody else may hold the lock
-				grants.Add(1)
-				inside.Add(-1)
-				if err := lease.Unlock(ctx); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	done.Wait()
-	if grants.Load() != 24 {
-		t.Errorf("%d grants, want 24", grants.Load())
-	}
-}
-
 // mustFail checks that Lock and TryLock fail, with an error that does not say that the lock is held
 // or that the caller's time is over.
 func mustFail(t *testing.T, l lock.Locker, name string) {
@@ -167,14 +121,23 @@ func mustFail(t *testing.T, l lock.Locker, name string) {
 	}
 }
 
-func TestMajorityKilled(t *testing.T) {
+// TestServersKilled kills a minority of the servers, without which locks still exclude, and then a
+// majority, without which no lock is granted.
+func TestServersKilled(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
-	l := s.locker(locktest.LongLease)
+	one, other := s.locker(locktest.LongLease), s.locker(locktest.LongLease)
+	before := locktest.MustLock(t, one, "before")
+	mustExclude(t, one, other, "all")
+	s.kill(1)
+	locktest.MustBeHeld(t, other, "before")
+	locktest.MustUnlock(t, before)
+	mustExclude(t, one, other, "before")
+	mustExclude(t, other, one, "after")
 	s.kill(2)
-	mustFail(t, l, "free")
-	if n, err := s.clients[2].DBSize(t.Context()).Result(); err != nil || n != 0 {
-		t.Errorf("DBSIZE of the remaining server: %d, %v; want 0", n, err)
+	mustFail(t, one, "free")
+	if n, err := s.clients[2].Exists(t.Context(), "free").Result(); err != nil || n != 0 {
+		t.Errorf("EXISTS of the remaining server: %d, %v; want 0", n, err)
 	}
 }
 
@@ -259,8 +222,8 @@ func TestNumberOfServers(t *testing.T) {
 	}
 }
 
-// TestMinorityEmptied deletes the data of one server during a lease. The lease
-// must be renewed.
+// TestMinorityEmptied deletes the data of one server during a lease. The lease must be renewed.
+// Then the others lose their data too, and Confirm and Release must report that.
 func TestMinorityEmptied(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
@@ -275,8 +238,12 @@ func TestMinorityEmptied(t *testing.T) {
 		t.Errorf("the lease was not renewed: it ended at %v, and now at %v", until, g.Until())
 	}
 	locktest.MustBeHeld(t, s.locker(locktest.LongLease), "flushed")
-	if err := g.Release(t.Context()); err != nil {
-		t.Error(err)
+	s.flush(0, 3)
+	if _, err := g.Confirm(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("Confirm of a deleted lock: %v, want %v", err, lock.ErrDeleted)
+	}
+	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("Release of a deleted lock: %v, want %v", err, lock.ErrDeleted)
 	}
 }
 

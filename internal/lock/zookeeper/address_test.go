@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -35,8 +34,8 @@ func TestDigest(t *testing.T) {
 
 	address := fmt.Sprintf("shop:p%%40ss@%s/ours/shop", server.Addr())
 	wire := testenv.NewWire(t, server.Addr())
-	ours := open(t, address, 10*time.Second)
-	others := open(t, fmt.Sprintf("shop:p%%40ss@%s/ours/shop", wire.Addr()), 10*time.Second)
+	ours := open(t, address, locktest.LongLease)
+	others := open(t, fmt.Sprintf("shop:p%%40ss@%s/ours/shop", wire.Addr()), locktest.LongLease)
 	lease := locktest.MustLock(t, ours, "a/b")
 	locktest.MustBeHeld(t, others, "a/b")
 	waiting := locktest.LockAsync(t.Context(), others, "a/b")
@@ -59,7 +58,7 @@ func TestDigest(t *testing.T) {
 		"no user":          fmt.Sprintf("%s/ours/shop", server.Addr()),
 		"the default root": fmt.Sprintf("shop:p%%40ss@%s", server.Addr()),
 	} {
-		refused := open(t, address, 10*time.Second)
+		refused := open(t, address, locktest.LongLease)
 		if lease, err := refused.TryLock(t.Context(), "a/b"); !errors.Is(err, zk.ErrNoAuth) {
 			t.Errorf("%s: TryLock returned %v, %v, want %v", what, lease, err, zk.ErrNoAuth)
 		}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -16,7 +16,7 @@ import (
 // that, too.
 func TestConfirmTellsTheReason(t *testing.T) {
 	t.Parallel()
-	b := open(t, testenv.ZooKeeper(t), 10*time.Second).backend
+	b := open(t, testenv.ZooKeeper(t), locktest.LongLease).backend
 	acquired, err := b.Acquire(t.Context(), "confirmed-"+uuid.NewString(), false, func(error) {})
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -32,7 +33,7 @@ type faulty struct {
 // exist.
 func newOther(t *testing.T) *Locker {
 	t.Helper()
-	f := faulty{t: t, other: open(t, testenv.ZooKeeper(t), 10*time.Second), name: uuid.NewString()}
+	f := faulty{t: t, other: open(t, testenv.ZooKeeper(t), locktest.LongLease), name: uuid.NewString()}
 	f.must(f.acquire(f.other).Release(t.Context()))
 	f.show(f.other)()
 	f.record(1)
@@ -43,7 +44,7 @@ func newFaulty(t *testing.T, other *Locker) faulty {
 	t.Helper()
 	f := faulty{t: t, relay: newRelay(t, testenv.ZooKeeper(t)), other: other, name: uuid.NewString() + "/nested"}
 	// With one address, the library would pause before it connects again.
-	ours, err := New(t.Context(), f.relay.Addr()+","+f.relay.Addr(), 10*time.Second)
+	ours, err := New(t.Context(), f.relay.Addr()+","+f.relay.Addr(), locktest.LongLease)
 	f.must(err)
 	f.ours, f.session = ours, ours.backend.conn.SessionID()
 	t.Cleanup(func() { _ = ours.Close() })
@@ -221,7 +222,7 @@ var operations = map[string]func(ctx context.Context, f faulty, arm func()) erro
 	},
 	"New": func(ctx context.Context, f faulty, arm func()) error {
 		arm()
-		l, err := New(ctx, "user:password@"+f.relay.Addr(), 10*time.Second)
+		l, err := New(ctx, "user:password@"+f.relay.Addr(), locktest.LongLease)
 		if err == nil {
 			err = l.Close()
 		}
@@ -474,7 +475,7 @@ func TestEndBetweenTries(t *testing.T) {
 // TestBadTick finds a text where a tick should be.
 func TestBadTick(t *testing.T) {
 	t.Parallel()
-	l, job := open(t, testenv.ZooKeeper(t), 10*time.Second), uuid.NewString()
+	l, job := open(t, testenv.ZooKeeper(t), locktest.LongLease), uuid.NewString()
 	if _, err := l.backend.create(l.backend.tickNode(job), l.backend.ticksRoot(), []byte("seven"), 0); err != nil {
 		t.Fatal(err)
 	}

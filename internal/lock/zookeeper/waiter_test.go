@@ -51,7 +51,7 @@ func TestWaiterOutlivesItsNode(t *testing.T) {
 				}
 				// On a busy machine the connection may be lost once more, which ends the wait.
 				a := <-waiting
-				if cut := errors.Is(a.Err, zk.ErrConnectionClosed) || errors.Is(a.Err, zk.ErrNoServer); !cut || tries == 3 {
+				if cut := errors.Is(a.Err, zk.ErrConnectionClosed) || errors.Is(a.Err, zk.ErrNoServer); !cut || tries == 10 {
 					t.Fatalf("the wait ended: %v", a.Err)
 				}
 				waiting = locktest.LockAsync(t.Context(), waiter, name)

@@ -30,7 +30,7 @@ func TestTokensRiseWithoutParent(t *testing.T) {
 	const name = "rising"
 	addr := testenv.OwnZooKeeper(t).Addr()
 	conn := connect(t, addr)
-	ours := open(t, addr, 10*time.Second)
+	ours := open(t, addr, locktest.LongLease)
 	var last uint64
 	grant := func(sequence string) {
 		t.Helper()
@@ -72,36 +72,6 @@ func tokenIsCzxid(t *testing.T, conn *zk.Conn, name string, holder lock.Lease) {
 	if holder.Token() != uint64(stat.Czxid) {
 		t.Errorf("the token is %d, want the czxid %d of the holder's node", holder.Token(), stat.Czxid)
 	}
-}
-
-// TestTokensOfQueuedWaiters lets waiters of two processes take turns. Most of their
-// nodes are created while the holder's node is deleted.
-func TestTokensOfQueuedWaiters(t *testing.T) {
-	t.Parallel()
-	const name, waiters = "queued", 6
-	addr := testenv.ZooKeeper(t)
-	conn := connect(t, addr)
-	processes := []*Locker{open(t, addr, 10*time.Second), open(t, addr, 10*time.Second)}
-	lease := locktest.MustLock(t, processes[0], name)
-	granted := make(chan locktest.Answer, waiters)
-	for i := range waiters {
-		go func() {
-			lease, err := processes[i%2].Lock(t.Context(), name)
-			granted <- locktest.Answer{Lease: lease, Err: err}
-		}()
-	}
-	waitForContenders(t, conn, name, 2) // the holder and the other process's first waiter
-	for range waiters {
-		tokenIsCzxid(t, conn, name, lease)
-		last := lease.Token()
-		locktest.MustUnlock(t, lease)
-		lease = locktest.MustGrant(t, granted).Lease
-		if lease.Token() <= last {
-			t.Errorf("token %d was followed by token %d", last, lease.Token())
-		}
-	}
-	tokenIsCzxid(t, conn, name, lease)
-	locktest.MustUnlock(t, lease)
 }
 
 // fourLetterWord sends the server one of its administrative commands.
@@ -158,10 +128,10 @@ func TestWaitersWatchTheirPredecessor(t *testing.T) {
 	const name, waiters = "watched", 5
 	addr := testenv.ZooKeeper(t)
 	conn := connect(t, addr)
-	lease := locktest.MustLock(t, open(t, addr, 10*time.Second), name)
+	lease := locktest.MustLock(t, open(t, addr, locktest.LongLease), name)
 	var waiting []<-chan locktest.Answer
 	for i := range waiters { // an instance with its own session for each waiter
-		waiting = append(waiting, locktest.LockAsync(t.Context(), open(t, addr, 10*time.Second), name))
+		waiting = append(waiting, locktest.LockAsync(t.Context(), open(t, addr, locktest.LongLease), name))
 		waitForContenders(t, conn, name, 2+i)
 	}
 	for left := waiters; ; left-- {
@@ -191,96 +161,6 @@ func TestWaitersWatchTheirPredecessor(t *testing.T) {
 	}
 }
 
-// TestInvalidNames requests names that are not valid paths. The requests must fail at once and
-// leave no node, not even at the lock that a cleaned path would name.
-func TestInvalidNames(t *testing.T) {
-	t.Parallel()
-	addr := testenv.OwnZooKeeper(t).Addr()
-	conn := connect(t, addr)
-	ours := open(t, addr, 10*time.Second)
-	valid := []string{"a", "b", "a/b"}
-	for _, name := range valid { // creates the nodes of valid names
-		locktest.MustUnlock(t, locktest.MustLock(t, ours, name))
-	}
-	for _, name := range []string{
-		"", "/", "//", "a//b", "a/../b", "a/./b", ".", "..", "../locks/b", "a/..", "/b", "b/", "a\x00b", "a\nb", "a\u0085b",
-	} {
-		mustFailAtOnce(t, ours, name)
-	}
-	for _, name := range valid {
-		for _, node := range contenders(t, conn, name) {
-			if strings.Contains(node, nameMarker) {
-				t.Errorf("a failed request has left the node %s at the lock %s", node, name)
-			}
-		}
-		lease, err := ours.TryLock(t.Context(), name)
-		if err != nil {
-			t.Errorf("TryLock of %s afterwards: %v", name, err)
-			continue
-		}
-		locktest.MustUnlock(t, lease)
-	}
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		_ = ours.Close()
-	}()
-	testenv.Receive(t, "Close returns", closed)
-	if children, _, err := conn.Children(Root); err != nil || len(children) != 2 {
-		t.Errorf("the children of %s are %v, %v; want a and b", Root, children, err)
-	}
-}
-
-// mustFailAtOnce checks that Lock and TryLock fail, with an error
-// that does not say that the lock is held or that the time is up.
-func mustFailAtOnce(t *testing.T, l lock.Locker, name string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	defer cancel()
-	for method, call := range map[string]func(context.Context, string) (lock.Lease, error){"TryLock": l.TryLock, "Lock": l.Lock} {
-		lease, err := call(ctx, name)
-		if err == nil {
-			t.Errorf("%s granted %q", method, name)
-			locktest.MustUnlock(t, lease)
-		}
-		if errors.Is(err, lock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s of %q: %v", method, name, err)
-		}
-	}
-}
-
-// TestNestedNames locks names that begin with another lock's name.
-func TestNestedNames(t *testing.T) {
-	t.Parallel()
-	addr := testenv.ZooKeeper(t)
-	conn := connect(t, addr)
-	for i, below := range []string{"b", "lock-0", "a-lock--", "b/c/d"} {
-		name := fmt.Sprintf("nested%d", i)
-		ours, others := open(t, addr, 10*time.Second), open(t, addr, 10*time.Second)
-		inner := locktest.MustLock(t, ours, name+"/"+below)
-		if children := contenders(t, conn, name); len(children) != 1 {
-			t.Fatalf("the children of %s are %v, want one", name, children)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-		outer, err := ours.Lock(ctx, name)
-		cancel()
-		if err != nil {
-			t.Errorf("Lock of %s while %s/%s is held: %v", name, name, below, err)
-			locktest.MustUnlock(t, inner)
-			continue
-		}
-		locktest.MustBeHeld(t, others, name)
-		locktest.MustBeHeld(t, others, name+"/"+below)
-		waiting := locktest.LockAsync(t.Context(), others, name)
-		waitForContenders(t, conn, name, 3) // the holder, the waiter and the nested lock
-		locktest.MustWait(t, waiting)
-		locktest.MustUnlock(t, inner)
-		locktest.MustWait(t, waiting)
-		locktest.MustUnlock(t, outer)
-		locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
-	}
-}
-
 func mustCut(t *testing.T, wire *testenv.Wire) {
 	t.Helper()
 	if wire.Cut() == 0 {
@@ -297,69 +177,6 @@ func mustKeepSession(t *testing.T, l *Locker, session int64) {
 	}
 }
 
-// TestCutDuringRelease cuts the connection while the holder's node is deleted and
-// the next waiter's is created. The server must receive both requests although it
-// has answered neither. The session must survive the cut, because its end would
-// delete the nodes anyway.
-func TestCutDuringRelease(t *testing.T) {
-	t.Parallel()
-	server := testenv.ZooKeeper(t)
-	conn := connect(t, server)
-	others := open(t, server, 10*time.Second)
-	for _, test := range []struct {
-		name     string
-		executed bool // the server has executed the request
-		lose     func(*testenv.Wire)
-	}{
-		{"request lost", false, func(w *testenv.Wire) { w.Freeze() }},
-		{"answer lost", true, (*testenv.Wire).Mute},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			name := fmt.Sprintf("handed-over-%t", test.executed)
-			wire := testenv.NewWire(t, server)
-			ours := open(t, wire.Addr(), 10*time.Second)
-			session := ours.backend.conn.SessionID()
-			lease := locktest.MustLock(t, ours, name)
-			holder := contenders(t, conn, name)
-			waiting := locktest.LockAsync(t.Context(), ours, name)
-			locktest.MustWait(t, waiting) // long enough to enter the queue of the process
-
-			test.lose(wire)
-			unlocked := make(chan error, 1)
-			go func() { unlocked <- lease.Unlock(t.Context()) }()
-			if test.executed {
-				testenv.Await(t, "the server has executed both requests", func() bool {
-					next := contenders(t, conn, name)
-					return len(next) == 1 && next[0] != holder[0]
-				})
-			} else {
-				testenv.Await(t, "the wire holds the requests back", wire.Holding)
-				if left := contenders(t, conn, name); !slices.Equal(left, holder) {
-					t.Fatalf("the server has executed a request: the contenders %v became %v", holder, left)
-				}
-			}
-			mustCut(t, wire)
-			wire.Thaw()
-			if err := <-unlocked; err == nil {
-				t.Error("Unlock returned no error though its answer was lost")
-			}
-			if answer := testenv.Receive(t, "the waiter's Lock returns", waiting); answer.Err != nil {
-				t.Logf("the waiter's error: %v", answer.Err)
-			} else {
-				tokenIsCzxid(t, conn, name, answer.Lease)
-				if err := answer.Lease.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {
-					t.Error(err)
-				}
-			}
-			waitForContenders(t, conn, name, 0)
-			locktest.MustUnlock(t, locktest.MustLock(t, others, name))
-			locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // by now the client knows whether its session continues
-			mustKeepSession(t, ours, session)
-		})
-	}
-}
-
 // TestLostConnectionEndsLeases cuts a holder's connection. The holder cannot know whether its
 // session continues, so its lease must end. Its work may continue until it unlocks, so no other
 // contender may get the lock before.
@@ -368,7 +185,7 @@ func TestLostConnectionEndsLeases(t *testing.T) {
 	server := testenv.ZooKeeper(t)
 	conn := connect(t, server)
 	wire := testenv.NewWire(t, server)
-	ours := open(t, wire.Addr(), 10*time.Second)
+	ours := open(t, wire.Addr(), locktest.LongLease)
 	session := ours.backend.conn.SessionID()
 	lease := locktest.MustLock(t, ours, "cut-off")
 	mustCut(t, wire)
@@ -377,7 +194,7 @@ func TestLostConnectionEndsLeases(t *testing.T) {
 	testenv.Await(t, "the client is connected again", func() bool { return ours.backend.conn.State() == zk.StateHasSession })
 	locktest.MustUnlock(t, locktest.MustLock(t, ours, "ready"))
 	mustKeepSession(t, ours, session)
-	locktest.MustBeHeld(t, open(t, server, 10*time.Second), "cut-off")
+	locktest.MustBeHeld(t, open(t, server, locktest.LongLease), "cut-off")
 	if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}
@@ -392,7 +209,7 @@ func TestSuspendedWhileListing(t *testing.T) {
 	t.Parallel()
 	server := testenv.ZooKeeper(t)
 	wire := testenv.NewWire(t, server)
-	b := open(t, wire.Addr(), 10*time.Second).backend
+	b := open(t, wire.Addr(), locktest.LongLease).backend
 	g := &grant{backend: b, parent: Root + "/suspended", guid: uuid.NewString()}
 	if err := g.createNode(nameMarker, Root, nil); err != nil {
 		t.Fatal(err)
@@ -434,11 +251,11 @@ func lastRequest(t *testing.T, addr string, b *backend) string {
 func TestCloseEndsAllGoroutines(t *testing.T) {
 	addr := testenv.ZooKeeper(t)
 	before := goleak.IgnoreCurrent()
-	holder, err := New(t.Context(), addr, 10*time.Second)
+	holder, err := New(t.Context(), addr, locktest.LongLease)
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiter, err := New(t.Context(), addr, 10*time.Second)
+	waiter, err := New(t.Context(), addr, locktest.LongLease)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -469,7 +286,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	// A failed New leaves no goroutines either.
 	ctx, cancelConnect := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancelConnect()
-	if _, err := New(ctx, "127.0.0.1:1", 10*time.Second); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := New(ctx, "127.0.0.1:1", locktest.LongLease); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("New without a server: %v", err)
 	}
 	locktest.MustEndGoroutines(t, before)
