@@ -11,16 +11,31 @@ import (
 )
 
 // TestLocks checks that two instances without the guard sell exactly 50 units to 16 clients, under
-// locks in Redis and in the database. The tests of withlock open every kind of lock in the same way.
+// every kind of lock. Unless the run is thorough, it uses locks in Redis and in the database.
 func TestLocks(t *testing.T) {
 	t.Parallel()
+	none := func(*testing.T) []string { return nil }
 	for _, test := range []struct {
 		lock, strategy string
 		stores         pair
-	}{{"redis", "lock", mariaDBAndRedis}, {"postgres", "segment-lock", postgresAndRedis}} {
+		servers        func(t *testing.T) []string // flags that name the servers of the lock
+	}{
+		{"redis", "lock", mariaDBAndRedis, none},
+		{"postgres", "segment-lock", postgresAndRedis, none},
+		{"mysql", "lock", mariaDBAndRedis, none},
+		{"redlock", "segment-lock", mariaDBAndRedis, func(t *testing.T) []string {
+			return []string{"--redlock", testenv.OwnRedis(t).Addr() + "," + testenv.OwnRedis(t).Addr() + "," + testenv.OwnRedis(t).Addr()}
+		}},
+		{"zookeeper", "lock", mariaDBAndRedis, func(t *testing.T) []string { return []string{"--zookeeper", testenv.ZooKeeper(t)} }},
+		{"etcd", "segment-lock", mariaDBAndRedis, func(t *testing.T) []string { return []string{"--etcd", testenv.Etcd(t)} }},
+	} {
+		if !testenv.Thorough() && test.lock != "redis" && test.lock != "postgres" {
+			continue
+		}
 		t.Run(test.lock, func(t *testing.T) {
 			t.Parallel()
 			args := append(migrated(t, test.stores.flags(t)), "--guard", "off", "--lock", test.lock, "--strategy", test.strategy)
+			args = append(args, test.servers(t)...)
 			one, two := serveHere(t, args...), serveHere(t, args...)
 			setStock(t, one.URL(), "hot", 50)
 			c := rush(t.Context(), 16, "hot", one.URL(), two.URL())
