@@ -101,6 +101,7 @@ var locks = []mutant{
 	{"a lease of Redlock that has ended is renewed by late answers", "internal/lock/redlock/redlock.go", "if !time.Now().Before(until) {", "if false {", "internal/lock/redlock TestLateRenewal"},
 	{"the clean-up of a Redlock request has no bound", "internal/lock/redlock/redlock.go", "context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)", "context.WithCancel(context.WithoutCancel(ctx))", "internal/lock/redlock TestCleanUpIsBounded"},
 	{"a Redlock request without answers leaves its traces", "internal/lock/redlock/redlock.go", "b.cleanUp(ctx, mutex)\n\t\t\treturn nil, fmt", "return nil, fmt", "internal/lock/redlock TestUnansweredRequests"},
+	{"one server of Redlock grants a lock alone", "internal/lock/redlock/redlock.go", "quorum: len(clients)/2 + 1}", "quorum: 1}", "internal/lock/redlock TestServersKilled"},
 	{"a closed ZooKeeper Locker keeps its leases", zookeeperLock, "l.backend.suspend() // the client", "// the client", "internal/lock/zookeeper TestCloseEndsLeases"},
 	{"a loss during a handover is ignored", handover, "	reason := l.reason\n	l.mu.Unlock()", "	var reason error\n	l.mu.Unlock()", "internal/lock TestLossDuringHandover"},
 	{"a lease does not end by itself", locker, "if g, ok := g.(ExpiringGrant); ok && !h.ended {", "if g, ok := g.(ExpiringGrant); ok && false {", "internal/lock TestLeaseExpires"},
@@ -218,6 +219,7 @@ var locks = []mutant{
 	{"a check in another session counts", sessions, "case session != g.session.server.Session:", "case session < 0:", "internal/lock/session TestPoolerThatAppearsLater"},
 	{"a server grants locks as soon as it has started", sessions, "settleTime-max(s.server.Uptime, 0)", "0*settleTime", "internal/lock/session TestServerThatHasJustStarted"},
 	{"redlock does not start without one of its servers", backendFlags, "len(failures) <= len(clients)/2", "len(failures) == 0", "internal/assembly/backends TestRedlockWithoutAServer"},
+	{"the service does not count its locks", "internal/assembly/locks.go", "newLockMetrics(metrics).observe)", "func(lock.Event) {})", "cmd/api TestLocks/redis"},
 	{"a server is taken for older than it is", mysqlLock, "time.Duration(seconds-1)", "time.Duration(seconds)", "internal/lock/mysql TestUptime"},
 	{"the databases of a MySQL server share their locks", "internal/lock/mysql/mysql.go", "[]byte(database + \"\\x00\" + name)", "[]byte(name)", "internal/lock/mysql TestKey"},
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,6 +136,38 @@ func TestServersKilled(t *testing.T) {
 	locktest.MustUnlock(t, before)
 	mustExclude(t, one, other, "before")
 	mustExclude(t, other, one, "after")
+
+	// Eight contenders, while the server is down.
+	var inside, grants atomic.Int64
+	var done sync.WaitGroup
+	for range 8 {
+		l := s.locker(locktest.LongLease)
+		done.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			for range 3 {
+				lease, err := l.Lock(ctx, "contended")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d hold the lock at once", n)
+				}
+				testenv.Dither() // stands for the holder's work, during which nobody else may hold the lock
+				grants.Add(1)
+				inside.Add(-1)
+				if err := lease.Unlock(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done.Wait()
+	if grants.Load() != 24 {
+		t.Errorf("%d grants, want 24", grants.Load())
+	}
+
 	s.kill(2)
 	mustFail(t, one, "free")
 	if n, err := s.clients[2].Exists(t.Context(), "free").Result(); err != nil || n != 0 {
