@@ -906,11 +906,7 @@ func TestSearch(t *testing.T) {
 // TestLocks runs a strategy with locks on separate lock servers.
 func TestLocks(t *testing.T) {
 	t.Parallel()
-	var servers []string
-	for range 3 {
-		servers = append(servers, testenv.OwnRedis(t).Addr())
-	}
-	code, out, _ := runHere(t, "--strategies", "lock", "--lock", "redlock", "--redlock", strings.Join(servers, ","),
+	code, out, _ := runHere(t, "--strategies", "lock", "--lock", "redlock", "--redlock", testenv.OwnRedlock(t),
 		"--instances", "1", "--stock", "20", patient, "--clients", "4", "--max-failures", "100%", "--crash=false")
 	if code != command.ExitOK || strings.Contains(out, results.Broken) || !strings.Contains(out, results.AsPromised) {
 		t.Errorf("exit code %d", code)

@@ -25,9 +25,7 @@ func TestLocks(t *testing.T) {
 		{"redis", "lock", mariaDBAndRedis, none},
 		{"postgres", "segment-lock", postgresAndRedis, none},
 		{"mysql", "lock", mariaDBAndRedis, none},
-		{"redlock", "segment-lock", mariaDBAndRedis, func(t *testing.T) []string {
-			return []string{"--redlock", testenv.OwnRedis(t).Addr() + "," + testenv.OwnRedis(t).Addr() + "," + testenv.OwnRedis(t).Addr()}
-		}},
+		{"redlock", "segment-lock", mariaDBAndRedis, func(t *testing.T) []string { return []string{"--redlock", testenv.OwnRedlock(t)} }},
 		{"zookeeper", "lock", mariaDBAndRedis, func(t *testing.T) []string { return []string{"--zookeeper", testenv.ZooKeeper(t)} }},
 		{"etcd", "segment-lock", mariaDBAndRedis, func(t *testing.T) []string { return []string{"--etcd", testenv.Etcd(t)} }},
 	} {

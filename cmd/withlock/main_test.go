@@ -165,11 +165,7 @@ func serversOf(t *testing.T, backend string) []string {
 	case "redis":
 		return []string{"--redis", testenv.Redis(t)}
 	case "redlock":
-		var independent []string
-		for range 3 {
-			independent = append(independent, testenv.OwnRedis(t).Addr())
-		}
-		return []string{"--redlock", strings.Join(independent, ",")}
+		return []string{"--redlock", testenv.OwnRedlock(t)}
 	case "zookeeper":
 		return []string{"--zookeeper", testenv.ZooKeeper(t)}
 	case "etcd":

@@ -22,7 +22,7 @@ var ErrClosed = errors.New("the group is closed")
 type Limits struct {
 	Size     int // number of calls in one group
 	Parallel int // groups that run at the same time
-	Queue    int // calls that wait
+	Queue    int // calls that wait; New reserves memory for all, so a large T should be a pointer
 	// Weight bounds the sum of the weights in one group. A group of a single call
 	// may exceed it. 0 means no bound.
 	Weight int

@@ -69,6 +69,13 @@ func OwnRedis(t T, args ...string) *RedisServer {
 	return s
 }
 
+// OwnRedlock starts three independent Redis servers for this test, and returns their addresses for
+// the flag --redlock.
+func OwnRedlock(t T) string {
+	t.Helper()
+	return OwnRedis(t).Addr() + "," + OwnRedis(t).Addr() + "," + OwnRedis(t).Addr()
+}
+
 // Addr returns host:port.
 func (s *RedisServer) Addr() string { return s.port.addr() }
 
