@@ -187,7 +187,7 @@ var locks = []mutant{
 	{"the command outlives a withlock that is killed", guard, "			if current.Group == 0 { // withlock", "			if true { // withlock", "cmd/withlock TestKilled"},
 	{"the command begins although withlock has died before the guard knew it", beginning, "n < 1 {", "n > 1 {", "cmd/withlock TestKilledBeforeTheCommand"},
 	{"the command begins before the guard knows it", withlockCmd, "	testHookWaiting()\n", "	_, _ = begin.Write([]byte{0})\n	testHookWaiting()\n", "cmd/withlock TestStoppedBeforeTheCommand"},
-	{"the command begins after its lease", withlockCmd, "	if l.overdue() { // withlock was stopped\n", "	if false { // withlock was stopped\n", "cmd/withlock TestOverdueBeforeTheCommand"},
+	{"the command begins after its lease", withlockCmd, "	if l.overdue() { // withlock was stopped\n", "	if false { // withlock was stopped\n", "cmd/withlock TestStoppedBeforeTheCommand"},
 	{"a withlock that has waited starts another version of itself", beginning, `"/proc/self/exe"`, `"/none"`, "cmd/withlock TestReplacedProgram"},
 	{"the command inherits the pipe for which it waited", beginning, "	unix.CloseOnExec(number)\n", "", "cmd/withlock TestOpenFiles"},
 	{"a killed withlock frees a SQL lock before the command has ended", guard, "	if connection != nil {\n", "	if false {\n", "cmd/withlock TestConnectionOfTheGuard"},
