@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -223,8 +224,9 @@ func TestFinishRequests_InTime(t *testing.T) {
 		<-began
 		var stopping sync.WaitGroup
 		start, took := time.Now(), time.Duration(0)
+		var log bytes.Buffer
 		stopping.Go(func() {
-			if err := finishRequests(server, listener, served, 0, slog.New(slog.DiscardHandler)); err != nil {
+			if err := finishRequests(server, listener, served, 0, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
 				t.Error(err)
 			}
 			took = time.Since(start)
@@ -240,6 +242,9 @@ func TestFinishRequests_InTime(t *testing.T) {
 		stopping.Wait()
 		if took != answerTimeout {
 			t.Errorf("stopped after %v, want %v", took, answerTimeout)
+		}
+		if text := log.String(); !strings.Contains(text, "some requests were cut off") || strings.Contains(text, "msg=drained") {
+			t.Errorf("the log is\n%s", text)
 		}
 	})
 }
