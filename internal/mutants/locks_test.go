@@ -35,6 +35,7 @@ const (
 	redisLock          = "internal/lock/redis/redis.go"
 	redisWatchdog      = "internal/lock/redis/watchdog.go"
 	redisConfirm       = "internal/lock/redis/confirm.go"
+	redisShow          = "internal/lock/redis/show.go"
 	etcdConfirm        = "internal/lock/etcd/confirm.go"
 	redisSubscriptions = "internal/lock/redis/subscriptions.go"
 	etcdAddress        = "internal/lock/etcd/address.go"
@@ -181,7 +182,11 @@ var locks = []mutant{
 	{"a writer that has lost a lock becomes a reader", multi, "context.Cause(kept.Context())); errors.Is(err, lock.ErrLost)", "context.Cause(kept.Context())); false", "internal/lock/recipe TestDowngradeOfLostLock"},
 	{"a candidate tries an invalid name for ever", leader, "if errors.Is(err, lock.ErrName) {", "if false {", "internal/lock/recipe TestLeaderOfInvalidName"},
 	{"a job tries an invalid name for ever", job, "if err := lock.CheckName(j.lockName()); err != nil {", "if err := lock.CheckName(j.lockName()); false {", "internal/lock/recipe TestJobOfInvalidName"},
-	{"a list is kept with a lease that is too short", "internal/lock/redis/show.go", "if err := b.checkLease(); err != nil {", "if err := b.checkLease(); err != nil && b.lease <= 0 {", "internal/lock/redis TestShortLeaseIsRefused"},
+	{"a lock that Redis no longer has is unlocked without an error", redisLock, "		g.releaseLater()\n	case !held:\n", "		g.releaseLater()\n	case !held && false:\n", "internal/lock/redis TestHandoverOfLostLock"},
+	{"a holder is no longer listed after a lease", redisShow, "				_ = show(showing) // the", "				_ = showing // the", "internal/lock/redis TestTextIsRenewed"},
+	{"a holder is no longer listed once its request has ended", redisShow, "context.WithCancel(context.WithoutCancel(ctx))", "context.WithCancel(ctx)", "internal/lock/redis TestTextIsRenewed"},
+	{"a holder whose context has ended stays listed", redisShow, "context.WithTimeout(context.WithoutCancel(ctx), callTimeout)", "context.WithTimeout(ctx, callTimeout)", "internal/lock/redis TestTextIsRenewed"},
+	{"a list is kept with a lease that is too short", redisShow, "if err := b.checkLease(); err != nil {", "if err := b.checkLease(); err != nil && b.lease <= 0 {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a job is run although another has run it meanwhile", job, "	if done, err := j.done(ctx, number); done || err != nil {\n		return err\n	}\n	err = workUnder", "	err = workUnder", "internal/lock/recipe TestJobRunsOncePerTick"},
 	{"a run delays the next tick", job, "		err := j.runOnce(ctx, tick)\n		wait := time.Until(tick.Add(j.Every)) // the next tick, however long the run took\n", "		wait := time.Until(tick.Add(j.Every))\n		err := j.runOnce(ctx, tick)\n", "internal/lock/recipe TestRunDoesNotDelayTicks"},
 	{"an optimistic read is valid after a write", sequence, "func (l *Lock) Unlock() {\n	l.sequence.Add(1)\n", "func (l *Lock) Unlock() {\n	l.sequence.Add(^uint64(0))\n", "internal/lock/stamped TestStamps"},

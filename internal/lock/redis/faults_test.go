@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -209,6 +210,36 @@ func TestHandoverOfLostLock(t *testing.T) {
 	}
 	if _, err := g.HandOver(t.Context(), func(error) {}); !errors.Is(err, lock.ErrDeleted) {
 		t.Errorf("the handover: %v, want %v", err, lock.ErrDeleted)
+	}
+	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("the release: %v, want %v", err, lock.ErrDeleted)
+	}
+}
+
+// TestTextIsRenewed checks that a text is listed for as long as its holder says, although the context
+// of Show has ended. A context that has ended also hides it.
+func TestTextIsRenewed(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, Options{Lease: time.Second})
+	ctx, cancel := context.WithCancel(t.Context())
+	hide, err := f.ours.Show(ctx, f.name, "a text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	client := f.ours.backend.client
+	stored := func() string {
+		entries, err := client.HVals(t.Context(), shownKey(f.name)).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(entries, "\n")
+	}
+	first := stored()
+	testenv.Await(t, "the text is renewed", func() bool { text := stored(); return text != first && strings.HasSuffix(text, " a text") })
+	hide(ctx)
+	if text := stored(); text != "" {
+		t.Errorf("%q is listed after the end", text)
 	}
 }
 
