@@ -132,6 +132,7 @@ var placing = []mutant{
 	{"a difference at rest is not logged", drift, "r.log.Warn(\"gate and ledger differ at rest; refilling\",\n\t\t\"sku\", sku, \"gate\", seen.gate, \"in_flight\", seen.inFlight, \"ledger\", seen.ledger)\n", "", "internal/reconcile TestFailuresAreLogged"},
 	{"too many takes in flight are not logged", drift, "if err == nil && !counted {", "if false {", "internal/reconcile TestManyInFlight"},
 	{"any number of SKUs waits for a second check", drift, "|| !known && len(c.suspects) == maxSuspects", "", "internal/reconcile TestSuspectsAreBounded"},
+	{"a superseded instance never serves again", ownership, "func (g *generations) use(to stock.Generation) {\n\tg.superseded.Store(false)\n", "func (g *generations) use(to stock.Generation) {\n", "internal/reconcile TestSuperseded"},
 	{"each check logs that the stock was taken over", ownership, "if !g.superseded.Swap(true) {", "if g.superseded.Store(true); true {", "internal/reconcile TestSuperseded"},
 	{"an instance loads a generation that it did not raise", ownership, "\t\tif loaded || err != nil || time", "\t\tif !loaded && err == nil && g.counter.Load(ctx, generation) == nil {\n\t\t\treturn true, nil\n\t\t}\n\t\tif loaded || err != nil || time", "internal/protocol TestStaleRedis/lua"},
 	{"the comparison stays at the first page", drift, "r.ledger.Rows(ctx, c.after, pageSize)", "r.ledger.Rows(ctx, \"\", pageSize)", "internal/reconcile TestCompareInPages"},
