@@ -28,6 +28,7 @@ var limits = []mutant{
 	{"units sold before the limit are not claimed", ledgerClaims, "recordClaims(ctx, tx, sku, which, args...)", "recordClaims(ctx, tx, sku, which+\" AND 1 = 0\", args...)", "internal/protocol TestLimitOnASoldSKU/SQLite"},
 	{"claims outlive the limit", admin, "row.BuyerLimit == 0 && set.BuyerLimit != nil", "false && set.BuyerLimit != nil", "internal/protocol TestLimitOnASoldSKU/SQLite"},
 	{"a limit is answered before it holds", admin, "(row.CountedTo.Valid || ", "(", "internal/protocol TestLimitOnASoldSKU/SQLite"},
+	{"a limit that is not counted yet is answered as if nothing was changed", admin, "err = fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, err)", "_ = fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, err)", "internal/admin TestSetStock_CountsClaims"},
 	{"a limit holds before its claims are counted", stockrow, "row.CountedTo = cutter.Counted{NullUUID: uuid.NullUUID{Valid: true}} // an", "// an", "internal/ledger TestCountClaims/0/SQLite"},
 	{"an order is counted twice", ledgerClaims, "order_lines.order_id > ?", "order_lines.order_id >= ?", "internal/ledger TestCountClaims/0/SQLite"},
 	{"an order that the count has passed has no claim", claims, "r.counted.Valid && !r.counted.Has(t.OrderID)", "r.counted.Valid", "internal/ledger TestCountClaims/0/SQLite"},
