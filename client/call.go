@@ -23,8 +23,6 @@ const (
 	// maxAnswer is the largest answer that is read, in bytes. A page of 1,000 orders of
 	// 20 lines has less than 3 MiB.
 	maxAnswer = 8 << 20
-	// maxDrained is how much of an answer is read to use its connection again.
-	maxDrained = 64 << 10
 	// firstPause is the longest pause before the second try, if the service does not ask for one.
 	// The bound doubles with every further try.
 	firstPause = 200 * time.Millisecond
@@ -175,10 +173,7 @@ func (c *Client) try(ctx context.Context, r call, target, token string, body []b
 		}
 		return answer{}, &lost{err, connected.Load() || !asked.Load()}
 	}
-	defer func() {
-		_, _ = io.CopyN(io.Discard, response.Body, maxDrained)
-		response.Body.Close()
-	}()
+	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:

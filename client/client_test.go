@@ -403,6 +403,7 @@ func TestUnknownOutcome(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy := refused(503, "busy", "")
+	notFound := func(w http.ResponseWriter, r *http.Request, _ http.Handler) { http.NotFound(w, r) }
 	for _, tt := range []struct {
 		name   string
 		faults []fault
@@ -416,8 +417,11 @@ func TestUnknownOutcome(t *testing.T) {
 		{"one answer lost, then not in time", []fault{answerLost, refused(408, "timeout", ""), refused(408, "timeout", "")}, true, true},
 		{"one answer lost, then not authorized", []fault{answerLost, refused(401, "unauthorized", "")}, true, true},
 		{"one answer lost, then another buyer", []fault{answerLost, refused(403, "other-buyer", "")}, true, true},
+		{"one answer lost, then not found by a proxy", []fault{answerLost, notFound}, true, true},
+		{"every answer cut", []fault{answerCut, answerCut, answerCut}, true, true},
 		{"unavailable", []fault{busy, busy, unsure("")}, true, true},
 		{"in progress", []fault{answerLost, refused(409, "in-progress", ""), refused(409, "in-progress", "")}, true, true},
+		{"in progress every time", []fault{refused(409, "in-progress", ""), refused(409, "in-progress", ""), refused(409, "in-progress", "")}, true, false},
 		{"an internal error", []fault{refused(500, "internal", "")}, true, false},
 		{"a page of a proxy", []fault{says("text/html", "<html>Log in first</html>")}, true, false},
 		{"JSON of a proxy", []fault{says("application/json", `{"message":"ok"}`)}, true, false},
@@ -641,7 +645,9 @@ func TestAnswersOfOthers(t *testing.T) {
 	if p, ok := errors.AsType[*client.Problem](err); !ok || p.Status != 302 || p.Type != "about:blank" || len(s.requests()) != 1 {
 		t.Errorf("%v after %v", err, s.requests())
 	}
+	closed := make(chan struct{})
 	s.fail(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		defer close(closed)
 		w.Header().Set("Content-Type", "application/json")
 		for part := []byte(strings.Repeat(" ", 64<<10)); ; {
 			if _, err := w.Write(part); err != nil {
@@ -651,6 +657,19 @@ func TestAnswersOfOthers(t *testing.T) {
 	})
 	if _, err := c.Stock(ctx, "10001"); err == nil || !strings.Contains(err.Error(), "bytes") {
 		t.Errorf("%v", err)
+	}
+	testenv.Receive(t, "the client closes the connection", closed)
+	s.fail(refused(503, "busy", ""))
+	if err := c.Ready(ctx); !errors.Is(err, client.Busy) || len(s.requests()) != 1 {
+		t.Errorf("%v after %v", err, s.requests())
+	}
+	s.fail(refused(401, "unauthorized", ""))
+	var last error
+	for _, err := range c.AllStock(ctx, client.StockFilter{}) {
+		last = err
+	}
+	if !errors.Is(last, client.Unauthorized) {
+		t.Errorf("a list that cannot be read ends with %v", last)
 	}
 	for name, call := range map[string]func() error{
 		"Ready":        func() error { return c.Ready(ctx) },

@@ -36,7 +36,8 @@ func newPart(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// testHookWaiting is called while the command waits, before the guard has been told of it.
+// testHookWaiting is called while the command waits, before the guard has been told of it. The lock
+// has been confirmed.
 var testHookWaiting = func() {}
 
 // startWaiting starts cmd, which must call runCommand. A byte written to begin lets the

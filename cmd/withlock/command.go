@@ -41,13 +41,6 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 		return exitError{err, exitFailed}
 	}
 	defer g.stop()
-	until, err := l.confirm(context.Background())
-	if err != nil {
-		return notAcquiredError(c, err)
-	}
-	if l.extend(until); l.overdue() {
-		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", c.Grace, time.Until(until).Round(time.Millisecond)), exitUsage}
-	}
 	cmd, err := newCommand(c, slot)
 	if err != nil {
 		return exitError{err, exitFailed}
@@ -69,7 +62,10 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 		_ = cmd.Process.Kill() // the process waits, or is stopped, and has not become the command
 		begin.Close()
 		<-exited
-		if errors.Is(err, errNoGuard) {
+		switch {
+		case errors.As(err, new(exitError)):
+			return err
+		case errors.Is(err, errNoGuard):
 			if err := g.interrupted(); err != nil {
 				return notAcquiredError(c, err)
 			}
@@ -82,9 +78,7 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	begin.Close()
 	if lost != nil || isAlive(group) {
 		g.endGroup(group, l.killAt())
-		if err := l.outlast(group); lost == nil {
-			lost = err
-		}
+		l.outlast(group)
 		<-exited
 	}
 	if lost != nil {
@@ -96,14 +90,23 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	return nil
 }
 
-// letBegin tells the guard the command's process group, and then lets the command begin.
+// letBegin confirms the lock, tells the guard the command's process group, and then lets the
+// command begin. It confirms the lock last, because on a busy machine the start of two processes can
+// take longer than a short lease.
 func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
-	testHookWaiting()
-	if g.awaitReady() != nil || g.extend(group, l.term, l.kill) != nil {
+	if g.awaitReady() != nil {
 		return errNoGuard
 	}
-	if err := context.Cause(l.slot.Context()); err != nil {
+	until, err := l.confirm(context.Background())
+	if err != nil {
 		return err
+	}
+	if l.extend(until); l.overdue() {
+		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", l.grace, time.Until(until).Round(time.Millisecond)), exitUsage}
+	}
+	testHookWaiting()
+	if g.extend(group, l.term, l.kill) != nil {
+		return errNoGuard
 	}
 	if l.overdue() { // withlock was stopped
 		return errOverdue

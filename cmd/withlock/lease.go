@@ -40,12 +40,7 @@ func (l *lease) tenth() time.Duration { return min(l.length/10, time.Second) }
 func (l *lease) confirm(ctx context.Context) (until time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(l.length/4, callTimeout))
 	defer cancel()
-	asked := time.Now()
-	until, err = l.slot.Confirm(ctx)
-	if errors.Is(err, errors.ErrUnsupported) { // the backend alone knows when the lease ends
-		return asked.Add(l.length), context.Cause(l.slot.Context())
-	}
-	return until, err
+	return l.slot.Confirm(ctx)
 }
 
 // extend sets the deadlines by the end of the lease.
@@ -104,14 +99,13 @@ func (l *lease) prolong(group int, g *guard, until time.Time) error {
 	return nil
 }
 
-// outlast waits until the group has ended or the lock is lost, and returns why it was
-// lost. Processes of another user outlive SIGKILL, and so do those in a system call that
-// cannot be interrupted. The lock renews itself meanwhile.
-func (l *lease) outlast(group int) (lost error) {
-	for !awaitGroup(group, monotonic()+int64(l.tenth())) {
-		if l.slot.Context().Err() != nil {
-			return context.Cause(l.slot.Context())
+// outlast waits until the group has ended or the lock is lost. Processes of another user outlive
+// SIGKILL, and so do those in a system call that cannot be interrupted. The lock renews itself
+// meanwhile. Unlock reports a loss.
+func (l *lease) outlast(group int) {
+	for l.slot.Context().Err() == nil {
+		if awaitGroup(group, monotonic()+int64(l.tenth())) {
+			return
 		}
 	}
-	return nil
 }

@@ -25,10 +25,8 @@ func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ct
 	return l.retried(ctx, func() (err error) {
 		ctx, span := l.tracer.Start(ctx, "ledger.transaction")
 		defer func() {
-			if span.Recorded() {
-				if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
-					span.Fail(kind)
-				}
+			if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
+				span.Fail(kind)
 			}
 			span.End()
 		}()

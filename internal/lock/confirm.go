@@ -12,8 +12,7 @@ import (
 type Confirmer interface {
 	// Confirm asks the backend whether the lock is still held, and extends it. No other holder can
 	// be granted the lock before the returned time, unless the servers lose the lock, or the SQL
-	// connection that holds it is closed. If the backend cannot ask its servers, Confirm returns
-	// the end of the lease as known in this process.
+	// connection that holds it is closed.
 	//
 	// ErrLost means that the lock is no longer held; the error contains the reason.
 	// errors.ErrUnsupported means that the backend cannot answer. After any other error the answer
@@ -33,15 +32,11 @@ func (l *lease) Confirm(ctx context.Context) (until time.Time, err error) {
 	if err := context.Cause(l.ctx); err != nil {
 		return time.Time{}, confirmingError(l.hold.key.name, err)
 	}
-	switch g := l.hold.grant.(type) {
-	case confirmedGrant:
-		until, err = g.Confirm(ctx)
-	case ExpiringGrant:
-		until = g.Until()
-	default:
-		err = errors.ErrUnsupported
+	g, ok := l.hold.grant.(confirmedGrant)
+	if !ok {
+		return time.Time{}, confirmingError(l.hold.key.name, errors.ErrUnsupported)
 	}
-	if err != nil {
+	if until, err = g.Confirm(ctx); err != nil {
 		return time.Time{}, confirmingError(l.hold.key.name, err)
 	}
 	return until, nil

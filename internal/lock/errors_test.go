@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 var errBackend = errors.New("the backend has failed")
@@ -291,14 +293,33 @@ func (g handsOverRefusing) HandOver(context.Context, func(error)) (Grant, error)
 	return refusesRelease{}, nil
 }
 
-// TestLossOfSharedLock loses a lock on which one owner has two leases. Each Unlock must report the
-// loss.
+// unhandable is a grant that cannot be handed over.
+type unhandable struct{ *fakeGrant }
+
+func (unhandable) HandOver(context.Context, func(error)) (Grant, error) { return nil, errBackend }
+
+// TestLossOfSharedLock loses a lock on which one owner has two leases. The owner can take the lock
+// again before it has unlocked them. Each Unlock must report the loss. The last one must release the
+// grant, although there is a waiter, and leave the owner its later grant.
 func TestLossOfSharedLock(t *testing.T) {
 	t.Parallel()
-	b := newFakeBackend(func(g *fakeGrant) Grant { return g })
+	b := newFakeBackend(func(g *fakeGrant) Grant { return unhandable{g} })
 	l := newLocker(b)
 	one, two := mustLockBy(t, l, "owner"), mustLockBy(t, l, "owner")
 	(<-b.grants).lost(ErrDeleted)
+	ctx, cancel := context.WithTimeout(WithOwner(t.Context(), "owner"), testenv.Patience)
+	defer cancel()
+	later, err := l.TryLock(ctx, "a")
+	if err != nil {
+		t.Fatalf("the owner's next request: %v", err)
+	}
+	waiting, giveUp := context.WithCancel(t.Context())
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := l.Lock(waiting, "a")
+		gaveUp <- err
+	}()
+	waitForWaiters(t, l, "a", 1)
 	for _, lease := range []Lease{one, two} {
 		if cause := context.Cause(lease.Context()); !errors.Is(cause, ErrDeleted) {
 			t.Errorf("the lease has ended with %v", cause)
@@ -310,6 +331,10 @@ func TestLossOfSharedLock(t *testing.T) {
 	if b.released.Load() != 1 {
 		t.Errorf("the grant was released %d times", b.released.Load())
 	}
+	mustUnlock(t, mustLockBy(t, l, "owner"))
+	giveUp()
+	<-gaveUp
+	mustUnlock(t, later)
 	mustBeEmpty(t, l)
 }
 

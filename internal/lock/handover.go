@@ -36,7 +36,7 @@ func (h *hold) handOverGrant(ctx context.Context, g HandoverGrant, next *waiter)
 		h.leaveQueue()
 		return err
 	}
-	if h.locker.queue.handOver(h.key.name, h, next, func() { next.hold.receive(grant, h) }) {
+	if h.locker.queue.handOver(h.key.name, next, func() { next.hold.receive(grant, h) }) {
 		loss.deliverTo(next.hold)
 		return nil
 	}

@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -77,8 +78,10 @@ func mustLockAnew(t *testing.T, l *locker, name string) Lease {
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	type waiter struct {
+		locker  *locker
 		granted chan Lease // delivers nil if the waiter has given up
 		giveUp  context.CancelFunc
+		another chan Lease // delivers the lease of a second waiter
 	}
 	for _, test := range []struct {
 		name      string
@@ -88,6 +91,12 @@ func TestHandover(t *testing.T) {
 	}{
 		{"waiter stays", func(*testing.T, *fakeGrant, waiter) {}, true, 0},
 		{"waiter gives up", func(_ *testing.T, _ *fakeGrant, w waiter) {
+			w.giveUp()
+			<-w.granted
+		}, false, 1},
+		{"waiter gives up before another one", func(t *testing.T, _ *fakeGrant, w waiter) {
+			go func() { w.another <- mustLock(t, w.locker, "a") }()
+			waitForWaiters(t, w.locker, "a", 2)
 			w.giveUp()
 			<-w.granted
 		}, false, 1},
@@ -103,7 +112,7 @@ func TestHandover(t *testing.T) {
 			lease := mustLockAnew(t, l, "a")
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			w := waiter{make(chan Lease, 1), cancel}
+			w := waiter{l, make(chan Lease, 1), cancel, make(chan Lease, 1)}
 			go func() {
 				lease, err := l.Lock(ctx, "a")
 				if err != nil && !errors.Is(err, context.Canceled) {
@@ -124,8 +133,16 @@ func TestHandover(t *testing.T) {
 			if n := b.released.Load(); n != test.released {
 				t.Errorf("released %d grants, want %d", n, test.released)
 			}
-			if test.granted {
-				mustUnlock(t, <-w.granted)
+			if strings.Contains(test.name, "another") {
+				mustUnlock(t, testenv.Receive(t, "the other waiter has the lock", w.another))
+			}
+			if test.granted { // the loss of the grant that was handed over ends the lease
+				lease := testenv.Receive(t, "the waiter has the lock", w.granted)
+				(<-b.grants).lost(ErrDeleted)
+				if cause := context.Cause(lease.Context()); !errors.Is(cause, ErrDeleted) {
+					t.Errorf("the lease has ended with %v", cause)
+				}
+				_ = lease.Unlock(t.Context())
 			}
 			mustUnlock(t, mustLock(t, l, "a")) // the lock is free again
 			if len(l.queue.lines) != 0 {
@@ -374,11 +391,15 @@ func TestOtherProcessesGetATurn(t *testing.T) {
 			b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverAgain{g} })
 			l := newLocker(b)
 			held := mustLock(t, l, "a")
-			held.(*lease).hold.since = time.Now().Add(test.since)
+			since := time.Now().Add(test.since)
+			held.(*lease).hold.since = since
 			handovers := -1
 			for b.released.Load() == 0 && handovers <= test.handovers {
 				held = unlockToWaiter(t, l, held)
 				handovers++
+				if got := held.(*lease).hold.since; b.released.Load() == 0 && !got.Equal(since) {
+					t.Errorf("after %d handovers, the process has had the lock since %v, want %v", handovers+1, got, since)
+				}
 			}
 			if handovers != test.handovers {
 				t.Errorf("%d handovers, want %d", handovers, test.handovers)

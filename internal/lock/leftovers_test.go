@@ -14,11 +14,13 @@ func TestLeftovers(t *testing.T) {
 	type answer struct {
 		found bool
 		err   error
+		hangs bool // until the end of the call
 	}
 	silence := answer{err: errors.New("no answer")}
 	for name, answers := range map[string][]answer{
 		"found":                 {{found: true}},
 		"found after silence":   {silence, silence, {found: true}},
+		"found after a hang":    {{hangs: true, err: context.DeadlineExceeded}, {found: true}},
 		"absent":                {{}, {}},
 		"absent, then silence":  {{}, silence, {}, {}},
 		"absent and then found": {{}, {found: true}},
@@ -26,14 +28,19 @@ func TestLeftovers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var l Leftovers
-				calls := 0
-				l.Add(time.Now().Add(time.Minute), func(context.Context) (bool, error) {
-					calls++
-					return answers[calls-1].found, answers[calls-1].err // panics if free is called too often
-				})
-				l.running.Wait()
-				if calls != len(answers) {
-					t.Errorf("%d calls, want %d", calls, len(answers))
+				for range 2 { // the second leftover is added when none is left
+					calls := 0
+					l.Add(time.Now().Add(time.Minute), func(ctx context.Context) (bool, error) {
+						calls++
+						if answers[calls-1].hangs { // panics if free is called too often
+							<-ctx.Done()
+						}
+						return answers[calls-1].found, answers[calls-1].err
+					})
+					l.running.Wait()
+					if calls != len(answers) {
+						t.Errorf("%d calls, want %d", calls, len(answers))
+					}
 				}
 			})
 		})
@@ -41,7 +48,7 @@ func TestLeftovers(t *testing.T) {
 }
 
 // TestLeftoversEnd checks that free is not called for a leftover that has ended, or that is added
-// after Close. Close must end the call under way.
+// after Close. The number of leftovers is bounded. Close must end the call under way.
 func TestLeftoversEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -58,12 +65,18 @@ func TestLeftoversEnd(t *testing.T) {
 			return false, ctx.Err()
 		})
 		<-called
+		for range maxLeftovers + 1 {
+			l.Add(time.Now().Add(time.Minute), never)
+		}
+		if n := len(l.pending); n != maxLeftovers {
+			t.Errorf("%d leftovers wait, want %d", n, maxLeftovers)
+		}
 		asked := time.Now()
 		l.Close()
 		if took := time.Since(asked); took != 0 {
 			t.Errorf("Close took %v", took)
 		}
 		l.Add(time.Now().Add(time.Minute), never)
-		l.Close()
+		l.running.Wait()
 	})
 }

@@ -67,7 +67,7 @@ func (o observed) request(ctx context.Context, name string, lock func(context.Co
 	l.end = func(what What, err error) {
 		l.once.Do(func() { o.observe(Event{o.backend, name, what, time.Since(granted), err}) })
 	}
-	l.stop = context.AfterFunc(inner.Context(), func() {
+	context.AfterFunc(inner.Context(), func() {
 		if reason := context.Cause(inner.Context()); errors.Is(reason, ErrLost) {
 			l.end(Lost, reason)
 		}
@@ -80,11 +80,9 @@ type observedLease struct {
 	Lease
 	end  func(What, error)
 	once sync.Once
-	stop func() bool
 }
 
 func (l *observedLease) Unlock(ctx context.Context) error {
-	l.stop()
 	err := l.Lease.Unlock(ctx)
 	if errors.Is(err, ErrLost) {
 		l.end(Lost, err)

@@ -106,13 +106,13 @@ func (q *queue) nextWaiter(name string) *waiter {
 	return nil
 }
 
-// handOver gives h's turn to w, after it has called give. It does nothing and returns false if h no
-// longer has the turn, for example after a lost lease, or if w has given up.
-func (q *queue) handOver(name string, h *hold, w *waiter, give func()) bool {
+// handOver gives the caller's turn to w, after it has called give. It does nothing and returns false
+// if w no longer waits: w has given up, or got the turn when the caller lost its lease.
+func (q *queue) handOver(name string, w *waiter, give func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.lines[name]
-	if l == nil || l.turn != h {
+	if l == nil {
 		return false
 	}
 	first := l.waiting.Front()

@@ -84,7 +84,6 @@ func (h *Handler) Close() {
 	defer t.mu.Unlock()
 	t.closed = true
 	for message, o := range t.open {
-		o.summary.Stop()
 		o.summarize()
 		delete(t.open, message)
 	}

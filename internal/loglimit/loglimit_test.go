@@ -103,8 +103,25 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// TestClose checks that Close writes the summaries, and that every later record
-// is written.
+// TestLevel checks that the end of an outage is not written to a log of warnings only.
+func TestLevel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		h := NewHandler(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		defer h.Close()
+		for range 2 {
+			slog.New(h).Warn("refusing", "error", "x")
+		}
+		time.Sleep(3 * summaryInterval)
+		synctest.Wait()
+		if n := strings.Count(b.String(), "\n"); n != 2 {
+			t.Errorf("%d lines, want the first warning and a summary:\n%s", n, b.String())
+		}
+	})
+}
+
+// TestClose checks that Close writes the summaries, and that every later record is written. No
+// outage ends afterwards.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, h, lines := newLog(t)
@@ -115,6 +132,8 @@ func TestClose(t *testing.T) {
 		h.Close()
 		log.Warn("refusing", "error", "late")
 		log.Warn("refusing", "error", "later")
+		time.Sleep(2 * summaryInterval)
+		synctest.Wait()
 		expect(t, lines(), `error=x$`, `WARN msg=refusing error=x count=2 since=\S+$`, `error=late$`, `error=later$`)
 	})
 }

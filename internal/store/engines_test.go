@@ -258,6 +258,10 @@ func TestSessionLocks(t *testing.T) {
 			if err := db.MigrateUp(t.Context()); err != nil {
 				t.Errorf("there is nothing to migrate: %v", err)
 			}
+			run(t, db.DB(), "UPDATE schema_migrations SET version = 99")
+			if err := db.MigrateUp(t.Context()); !errors.Is(err, ErrSchemaNew) {
+				t.Errorf("the schema is newer: %v", err)
+			}
 			if got := db.Engine(t.Context()); got.Name != name || got.Version != version {
 				t.Errorf("found %+v", got)
 			}

@@ -42,11 +42,11 @@ func (s *SQL) WhileAnswering(ctx context.Context, bound time.Duration, do func(c
 }
 
 // isSilent pings the server, with pauses. It returns true once no ping has been answered within the
-// bound, and false when ctx ends.
+// bound, and false if ctx ends before that.
 func (s *SQL) isSilent(ctx context.Context, bound time.Duration) bool {
 	for since := time.Now(); ctx.Err() == nil; {
 		answered := s.answers(ctx, since.Add(bound))
-		if !answered && ctx.Err() == nil && time.Since(since) >= bound {
+		if !answered && time.Since(since) >= bound {
 			return true
 		}
 		_ = retry.Sleep(ctx, pingPause)

@@ -198,10 +198,8 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 	err := s.connect(ctx)
 	if err == nil {
 		s.db, err = gorm.Open(dialector, &gorm.Config{
-			SkipDefaultTransaction: true,
-			DisableAutomaticPing:   true,
-			Logger:                 sqltx.SlowLog(slog.Default()),
-			NowFunc:                func() time.Time { return time.Now().UTC() },
+			DisableAutomaticPing: true,
+			Logger:               sqltx.SlowLog(slog.Default()),
 		})
 	}
 	if err != nil {
@@ -226,8 +224,8 @@ func (s *SQL) failed(doing string, err error) error {
 	return fmt.Errorf("%s %s: %w", doing, s.target, err)
 }
 
-// DB returns the pool as gorm wraps it. It has no default transactions and no
-// prepared statements; statements are logged only if they take over 1 s.
+// DB returns the pool as gorm wraps it. It has no prepared statements; statements are logged only if
+// they take over 1 s.
 func (s *SQL) DB() *gorm.DB { return s.db }
 
 // Pool returns the pool of connections, for its statistics.

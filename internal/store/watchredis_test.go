@@ -343,7 +343,8 @@ func TestWatchRedis_Dials(t *testing.T) {
 	})
 }
 
-func TestWatchRedis_EmbeddedIsNotWatched(t *testing.T) {
+// TestWatchRedis_InProcess checks that a server without a run ID does not count as changed.
+func TestWatchRedis_InProcess(t *testing.T) {
 	t.Parallel()
 	watchRedis(t, openInProcessRedis(t).Client(), pollInterval).checkNoCalls(t)
 }

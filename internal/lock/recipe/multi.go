@@ -20,11 +20,10 @@ type waitingLocker interface {
 // Locks are several locks that were taken together. They are safe for concurrent
 // use.
 type Locks struct {
-	ctx      context.Context
-	end      context.CancelCauseFunc
-	leases   []lock.Lease
-	unfollow []func() bool // for each lease: stops its loss from ending ctx
-	byName   map[string]lock.Lease
+	ctx    context.Context
+	end    context.CancelCauseFunc
+	leases []lock.Lease
+	byName map[string]lock.Lease
 }
 
 // LockAll takes the locks of all names, or none. ctx bounds the wait for all of them
@@ -56,7 +55,7 @@ func LockAll(ctx context.Context, l waitingLocker, names ...string) (*Locks, err
 func (l *Locks) add(name string, lease lock.Lease) {
 	ctx := lease.Context()
 	l.leases = append(l.leases, lease)
-	l.unfollow = append(l.unfollow, context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) }))
+	context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })
 	l.byName[name] = lease
 }
 
@@ -80,7 +79,6 @@ func (l *Locks) unlockAllBut(ctx context.Context, kept lock.Lease) error {
 	errs := make([]error, len(l.leases))
 	var unlocking sync.WaitGroup
 	for i, lease := range l.leases {
-		l.unfollow[i]()
 		if lease != kept {
 			unlocking.Go(func() { errs[i] = lease.Unlock(ctx) })
 		}

@@ -90,7 +90,6 @@ func (w *WriteLease) Downgrade(ctx context.Context) (reader lock.Lease, err erro
 	err = errors.New("the write lock has been unlocked or downgraded")
 	w.once.Do(func() {
 		reader, err = w.held.unlockOthers(ctx, w.first)
-		w.err = err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("downgrading %s: %w", w.first, err)

@@ -302,7 +302,6 @@ func (b *backend) close() {
 	b.idle, b.closed = nil, true
 	b.mu.Unlock()
 	for _, s := range idle {
-		s.expiry.Stop()
 		_ = s.conn.Close()
 	}
 }
