@@ -162,7 +162,7 @@ var locks = []mutant{
 	{"the terminal is given before the command has begun", withlockCmd, "	testHookWaiting()\n", "	openTerminal().give(group)\n	testHookWaiting()\n", "cmd/withlock TestTerminalBeforeTheCommand"},
 	{"withlock does not take the terminal back", "cmd/withlock/terminal.go", "	if t.given {\n", "	if false {\n", "cmd/withlock TestTerminal"},
 	{"a Ctrl-C that ends the guard is a failure", withlockCmd, "			if err := g.interrupted(); err != nil {", "			if err := g.interrupted(); false {", "cmd/withlock TestInterruptedGuard"},
-	{"the command begins before the guard ignores signals", withlockCmd, "g.awaitReady() != nil || ", "", "cmd/withlock TestInterruptedGuard"},
+	{"the command begins before the guard ignores signals", withlockCmd, "if g.awaitReady() != nil {", "if false {", "cmd/withlock TestInterruptedGuard"},
 	{"a session whose lease was revoked is used again", "internal/lock/etcd/etcd.go", "case errors.Is(err, rpctypes.ErrLeaseNotFound):", "case false && errors.Is(err, rpctypes.ErrLeaseNotFound):", "internal/lock/etcd TestIdleSessionThatWasRevoked"},
 	{"the locks of one call are taken in the order given", multi, "slices.Compact(slices.Sorted(slices.Values(names)))", "slices.Clone(names)", "internal/lock/recipe TestRecipes/local/AllOrNone"},
 	{"a call that cannot have one of the locks keeps the others", multi, "			_ = held.Unlock(ctx) // the error of the failed lock matters more\n", "", "internal/lock/recipe TestRecipes/local/AllOrNone"},
