@@ -148,6 +148,7 @@ var placing = []mutant{
 	{"a failed step of the instance's own recovery ends it", sweeping, "return withinScan, err", "if err != nil {\n\t\t\t\tcursor = \"\"\n\t\t\t}\n\t\t\treturn withinScan, err", "internal/protocol TestRecoveryBehindALostMaster"},
 	{"a restored ledger is not detected", ownership, "return mark.Beat >= owner.Beat && mark.Beat > 0 || mark.Generation > owner.Generation", "return false", "internal/protocol TestRestoredLedger/SQLite"},
 	{"a changed store is not suspected", ownership, "func (g *generations) demanded() bool { return g.demands.Load() > g.answered.Load() }", "func (g *generations) demanded() bool { return false }", "internal/protocol TestStoreChanged/SQLite"},
+	{"an earlier build sells on by the rules that it knows", "internal/assembly/strategies.go", `fmt.Sprintf("%s, rules %d", s.Name, ledgerRules)`, `fmt.Sprintf("%s%.*d", s.Name, 0, 0*ledgerRules)`, "internal/assembly TestLayout"},
 	{"a start does not take the stock over", ownership, "if owner.Layout == g.layout && !restored(owner, mark) {", "if !restored(owner, mark) && owner.Layout != \"\" {", "internal/protocol TestLayouts/SQLite/lua_to_merged"},
 	{"flight without records stays", drift, "recorded[sku] == seen.inFlight", "recorded[sku] >= 0", "internal/protocol TestFlightWithoutRecords/SQLite"},
 	{"too many takes in flight are drift", drift, "(!counted || recorded[sku]", "(recorded[sku]", "internal/reconcile TestManyInFlight"},
