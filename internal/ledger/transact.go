@@ -46,7 +46,7 @@ func (l *Ledger) retried(ctx context.Context, transaction func() error) error {
 			return err
 		}
 		l.metrics.retries.Inc()
-		if try == maxTries || ctx.Err() != nil {
+		if try == maxTries {
 			return stock.Busy(err)
 		}
 		retry.Wait(ctx, try)

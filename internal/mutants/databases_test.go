@@ -168,4 +168,10 @@ var databases = []mutant{
 	{"a database that leaves a row out and does not lock it is used", "internal/ledger/sqltx/skiplocked.go", "\tcase err == nil:\n\t\treturn fmt", "\tcase false:\n\t\treturn fmt", "internal/ledger/sqltx TestCheckSkipLocked/PostgreSQL"},
 	{"a row that cannot be locked proves its lock", "internal/ledger/sqltx/skiplocked.go", "\tcase !IsLockTimeout(err):\n", "\tcase false:\n", "internal/ledger/sqltx TestCheckSkipLocked/PostgreSQL"},
 	{"a warning of an earlier statement is one of a later statement", sqltxPostgres, "\ts.clearWarning()\n\tresult, err", "\tresult, err", "internal/ledger/sqltx TestCommit_StandbyAway"},
+	{"the pool that asks MySQL for its version stays open", storeMySQL, "\tdefer pool.Close()\n", "", "internal/store TestOpenSQL_OneSession"},
+	{"the driver for MySQL writes to standard error", storeMySQL, "\tconfig.Logger = &driver.NopLogger{} // the driver also returns the errors that it logs\n", "", "internal/store TestMySQLHosts"},
+	{"the pool of MySQL's migrations stays open", storeMySQL, "return errors.Join(d.Driver.Close(), d.pool.Close())", "return errors.Join(d.Driver.Close())", "internal/store TestWholeDriver_ClosesPool"},
+	{"a migration down on MariaDB goes on without its lock", storeMySQL, "\treturn d.conn, err\n", "\t_ = err\n\treturn d.conn, nil\n", "internal/store TestHoldUnused_Fails/MariaDB"},
+	{"a migration down goes on without its locks", migrateSteps, "\t\treturn fmt.Errorf(\"keeping others from writing while a migration is reverted: %w\", err)\n", "\t\t_ = err\n", "internal/store TestHoldUnused_Fails/PostgreSQL"},
+	{"a TLS handshake with a silent Redis has no bound", "internal/store/redis.go", "context.WithTimeout(ctx, redisDialTimeout)", "context.WithCancel(ctx)", "internal/store TestNoRetryDialer_Silent"},
 }

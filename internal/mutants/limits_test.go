@@ -82,4 +82,11 @@ var limits = []mutant{
 	{"a database that locks nothing is used", "internal/ledger/sqltx/skiplocked.go", "case err == nil || IsLockTimeout(err):", "case false:", "internal/ledger/sqltx TestCheckSkipLocked/MariaDB"},
 	{"claims are compared while they are counted", recount, " AND stock.claims_counted_to IS NULL\n", "\n", "internal/ledger TestCorrect"},
 	{"a repair counts claims that a count will reach", recount, "!row.LimitHolds() {", "row.BuyerLimit == 0 {", "internal/ledger TestCorrect"},
+	{"a failed count of claims is not logged", ledgerClaims, "l.log.WarnContext(ctx, \"counting claims failed; it goes on when the SKU's stock is set again\", \"sku\", sku, \"error\", err)", "", "internal/ledger TestFaults_Claims"},
+	{"a count of claims outlives its ledger", ledgerClaims, "l.groups.Go(func() {", "go func(f func()) { f() }(func() {", "internal/ledger TestCountClaims_Closed/SQLite"},
+	{"a claim above the limit is sent without a claim", merged, "if ok && allowed {", "_ = allowed\n\tif ok {", "internal/ledger/cutter TestConformance/SQLite/merged/BuyerLimit"},
+	{"a claim above the limit is sent without a claim, beside slots", slots, "case len(limits) == len(lines) && allowed:", "case len(limits) == len(lines):\n\t\t_ = allowed", "internal/ledger/cutter TestConformance/MariaDB/slots/BuyerLimit"},
+	{"units that could not be taken back are sold twice", unitRows, "return nil, fmt.Errorf(\"taking units of %s back: %w\", sku, err)", "_ = err", "internal/ledger/cutter TestFailures"},
+	{"a unit is sold whose number cannot be read", unitRows, "\t\tnumbers = append(numbers, number)\n\t\treturn err\n", "\t\tnumbers = append(numbers, number)\n\t\t_ = err\n\t\treturn nil\n", "internal/ledger/cutter TestFailures"},
+	{"units that are waited for are taken back without their numbers", unitRows, "\t\tp.locked = append(p.locked, number)\n\t\treturn err\n", "\t\tp.locked = append(p.locked, number)\n\t\t_ = err\n\t\treturn nil\n", "internal/ledger/cutter TestFailures"},
 }

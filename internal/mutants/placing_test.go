@@ -252,4 +252,10 @@ var placing = []mutant{
 	{"a change that was applied takes another epoch's along", "internal/ledger/outbox.go", "WHERE sku = ? AND epoch = ? AND number = ?\"", "WHERE sku = ? AND epoch >= -1 - ? AND number = ?\"", "internal/ledger TestApplied/SQLite"},
 	{"a removal of stock is listed as an order", "internal/ledger/orders.go", "[]string{string(order.Void), string(shrink)}", "[]string{string(order.Void)}", "internal/ledger TestShrinkIsNoOrder/SQLite"},
 	{"a duplicate that cannot be found is tried for ever", record, "if len(left) == len(rs) {", "if false {", "internal/ledger TestFaults_GroupDivided"},
+	{"conflicts of groups are not counted", record, "case sqltx.IsRetryable(err) || errors.Is(err, cutter.ErrConflict):\n\t\t\tl.metrics.retries.Inc()\n", "case sqltx.IsRetryable(err) || errors.Is(err, cutter.ErrConflict):\n", "internal/ledger TestRetries/SQLite"},
+	{"a group whose callers have all given up is planned", groupCommit, "err != nil || len(rs) == 0 {", "err != nil {", "internal/ledger TestRecord_TimesAfterTheWait/SQLite"},
+	{"the question which rows are locked has no bound", slowGroups, "context.WithTimeout(ctx, transactionTimeout)", "context.WithCancel(ctx)", "internal/ledger TestSilentTransaction/PostgreSQL"},
+	{"a group waits for ever if no locked row is found", slowGroups, "if len(locked) == 0 {", "if false {", "internal/ledger TestLockWaits"},
+	{"the parts of an unreadable slot are sold", slots, "\t\trs[r.sku] = &r\n\t\treturn err\n", "\t\trs[r.sku] = &r\n\t\t_ = err\n\t\treturn nil\n", "internal/ledger/cutter TestFailures"},
+	{"Close waits for a whole count of claims", "internal/ledger/ledger.go", "\tl.close()\n", "", "internal/ledger TestCountClaims_Closed/SQLite"},
 }

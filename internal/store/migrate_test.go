@@ -522,7 +522,28 @@ func TestMigrate_ProcessesAtOnce(t *testing.T) {
 	})
 }
 
-// TestWholeDriver_ClosesPool checks that the driver closes its pool, even if it cannot be opened.
+// TestHoldUnused_Fails checks that a migration is not reverted if its tables cannot be locked.
+func TestHoldUnused_Fails(t *testing.T) {
+	t.Parallel()
+	for _, d := range testenv.NetworkDatabases() {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			s := migrated(t, d.URL(t))
+			driver, err := s.migrations(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer driver.Close()
+			steps := stepDriver{migrationDriver: driver, sql: s}
+			if err := steps.holdUnused(t.Context(), 1, []string{"DROP TABLE nowhere"}); err == nil {
+				t.Error("a table that does not exist was locked")
+			}
+		})
+	}
+}
+
+// TestWholeDriver_ClosesPool checks that the driver closes its pool, even if it cannot be opened, and
+// that the driver for MySQL does.
 func TestWholeDriver_ClosesPool(t *testing.T) {
 	t.Parallel()
 	mustBeClosed := func(pool *sql.DB) {
@@ -549,6 +570,15 @@ func TestWholeDriver_ClosesPool(t *testing.T) {
 		t.Error("opened without a server")
 	}
 	mustBeClosed(away)
+
+	migrations, err := opened(t, testenv.MariaDB(t)).migrations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Close(); err != nil {
+		t.Error(err)
+	}
+	mustBeClosed(migrations.(*mysqlDriver).pool)
 }
 
 // TestWholeDriver_FailureChangesNothing checks that a failed migration leaves the schema unchanged
