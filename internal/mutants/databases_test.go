@@ -174,4 +174,8 @@ var databases = []mutant{
 	{"a migration down on MariaDB goes on without its lock", storeMySQL, "\treturn d.conn, err\n", "\t_ = err\n\treturn d.conn, nil\n", "internal/store TestHoldUnused_Fails/MariaDB"},
 	{"a migration down goes on without its locks", migrateSteps, "\t\treturn fmt.Errorf(\"keeping others from writing while a migration is reverted: %w\", err)\n", "\t\t_ = err\n", "internal/store TestHoldUnused_Fails/PostgreSQL"},
 	{"a TLS handshake with a silent Redis has no bound", "internal/store/redis.go", "context.WithTimeout(ctx, redisDialTimeout)", "context.WithCancel(ctx)", "internal/store TestNoRetryDialer_Silent"},
+	{"work that has succeeded on a silent server fails", "internal/store/longstatement.go", "err != nil && errors.Is(cause, errSilent)", "errors.Is(cause, errSilent)", "internal/store TestWhileAnswering_NoConnection/PostgreSQL"},
+	{"an in-process Redis that is interrupted goes on", "internal/store/embedded.go", "return nil, errors.Join(err, r.Close())", "return nil, err", "internal/store TestOpenEmbedded_Interrupted"},
+	{"embedded stores that are interrupted leave a folder", "internal/store/embedded.go", "\tif err != nil {\n\t\treturn nil, errors.Join(err, e.Close())", "\tif err != nil {\n\t\treturn nil, err", "internal/store TestOpenEmbedded_Interrupted"},
+	{"embedded stores keep the file of their claim open", "internal/store/embedded.go", "\t\terrs = append(errs, e.claim.Close())\n", "", "internal/store TestOpenEmbedded_MigratedThenRemovedByClose"},
 }
