@@ -174,4 +174,13 @@ var databases = []mutant{
 	{"a migration down on MariaDB goes on without its lock", storeMySQL, "\treturn d.conn, err\n", "\t_ = err\n\treturn d.conn, nil\n", "internal/store TestHoldUnused_Fails/MariaDB"},
 	{"a migration down goes on without its locks", migrateSteps, "\t\treturn fmt.Errorf(\"keeping others from writing while a migration is reverted: %w\", err)\n", "\t\t_ = err\n", "internal/store TestHoldUnused_Fails/PostgreSQL"},
 	{"a TLS handshake with a silent Redis has no bound", "internal/store/redis.go", "context.WithTimeout(ctx, redisDialTimeout)", "context.WithCancel(ctx)", "internal/store TestNoRetryDialer_Silent"},
+	{"work that has succeeded on a silent server fails", "internal/store/longstatement.go", "err != nil && errors.Is(cause, errSilent)", "errors.Is(cause, errSilent)", "internal/store TestWhileAnswering_NoConnection/PostgreSQL"},
+	{"an in-process Redis that is interrupted goes on", "internal/store/embedded.go", "return nil, errors.Join(err, r.Close())", "return nil, err", "internal/store TestOpenEmbedded_Interrupted"},
+	{"embedded stores that are interrupted leave a folder", "internal/store/embedded.go", "\tif err != nil {\n\t\treturn nil, errors.Join(err, e.Close())", "\tif err != nil {\n\t\treturn nil, err", "internal/store TestOpenEmbedded_Interrupted"},
+	{"embedded stores keep the file of their claim open", "internal/store/embedded.go", "\t\terrs = append(errs, e.claim.Close())\n", "", "internal/store TestOpenEmbedded_MigratedThenRemovedByClose"},
+	{"a migration that another one keeps waiting says nothing of it", "internal/store/migrate.go", "\tcase errors.Is(err, database.ErrLocked):\n", "\tcase false:\n", "internal/store TestLockPatiently"},
+	{"a migration begins after its context has ended", "internal/store/migrate.go", "if err := ctx.Err(); err != nil {", "if err := ctx.Err(); err != nil && false {", "internal/store TestMigrate_ContextEnded/MariaDB"},
+	{"a migration down loses data that cannot be looked for", migrateLosses, "\t\tif err != nil {\n\t\t\treturn err\n", "\t\tif err != nil {\n\t\t\tcontinue\n", "internal/store TestHoldUnused_Fails/PostgreSQL"},
+	{"an engine without locks that cannot be read is migrated", "internal/store/migrate.go", "\t\treturn err\n\t}\n\tfiles, err", "\t\tif !errors.Is(err, ErrNoLocks) {\n\t\t\treturn nil\n\t\t}\n\t\treturn err\n\t}\n\tfiles, err", "internal/store TestSessionLocks/CockroachDB"},
+	{"a table of another program that cannot be looked for does not exist", migrateKilled, "\t\t\texists, err := d.sql.hasTable(ctx, table[2])\n\t\t\tif err != nil {\n\t\t\t\treturn err", "\t\t\texists, err := d.sql.hasTable(ctx, table[2])\n\t\t\tif err != nil {\n\t\t\t\tcontinue", "internal/store TestMigrateUp_ForeignTable/MariaDB"},
 }

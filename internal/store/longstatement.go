@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -24,20 +23,16 @@ var errSilent = errors.New("the server does not answer")
 // within the bound. In the second case, an error of do says so.
 func (s *SQL) WhileAnswering(ctx context.Context, bound time.Duration, do func(ctx context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
-	var asking sync.WaitGroup
-	if s.hasServer {
-		asking.Go(func() {
-			if s.isSilent(ctx, bound) {
-				end(errSilent)
-			}
-		})
-	}
+	defer end(nil)
+	go func() {
+		if s.isSilent(ctx, bound) {
+			end(errSilent)
+		}
+	}()
 	err := do(ctx)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSilent) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	end(nil)
-	asking.Wait()
 	return err
 }
 

@@ -39,7 +39,6 @@ type SQL struct {
 	dialect    sqltx.Dialect
 	engine     sqlEngine
 	version    string // text of version(); empty for SQLite
-	hasServer  bool   // the database has a server, which can stop answering
 	commitsDDL bool   // it commits each change of tables on its own
 	target     string // name of the database in error messages
 	pooled     bool   // a pooler stands between PostgreSQL and this process
