@@ -77,7 +77,7 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 	lost := l.watch(command, g, signals)
 	begin.Close()
 	if lost != nil || isAlive(group) {
-		g.endGroup(group, l.killAt())
+		endGroup(group, monotonicAt(l.killAt()))
 		l.outlast(group)
 		<-exited
 	}

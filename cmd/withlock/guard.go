@@ -254,13 +254,6 @@ func (g *guard) extend(group int, term, kill time.Time) error {
 	return errors.Join(err, written)
 }
 
-// endGroup ends the group, and sends SIGKILL at the time kill. If withlock cannot, the guard sends
-// it at that time.
-func (g *guard) endGroup(group int, kill time.Time) {
-	_ = g.extend(group, kill, kill) // a guard that has ended is not needed here
-	endGroup(group, monotonicAt(kill))
-}
-
 // stop ends the guard when there is no group to guard any more.
 func (g *guard) stop() {
 	_ = g.cmd.Process.Kill() // an error means that the guard has ended

@@ -234,8 +234,6 @@ func acquire(ctx context.Context, c config) (slot *recipe.Slot, close func(), er
 		err = context.Cause(ctx)
 	case opened && waiting.Err() != nil && errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("not within %v", bound)
-	case waiting.Err() != nil && !once:
-		err = fmt.Errorf("after %v: %w", bound, err)
 	}
 	return nil, nil, err
 }

@@ -739,13 +739,13 @@ func TestGuardKilled(t *testing.T) {
 }
 
 // TestGuardStopped checks that withlock itself ends the command at once if the lock is lost while
-// the guard is stopped.
+// the guard is stopped. The command is stopped too, and must go on to handle SIGTERM.
 func TestGuardStopped(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
 	flags, name := onRedis(t)
 	// withlock would kill the command only after the grace.
-	w := start(t, folder, with(flags, with([]string{"--grace", (10 * testenv.Patience).String()}, shell(`trap 'echo > terminated; exit' TERM; echo > ready; while :; do sleep 0.05; done`)...)...)...)
+	w := start(t, folder, with(flags, with([]string{"--grace", (10 * testenv.Patience).String()}, shell(`trap 'echo > terminated; exit' TERM; (echo > ready) & kill -STOP $$; while :; do sleep 0.05; done`)...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	if err := syscall.Kill(guardOf(t, w.cmd.Process.Pid), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

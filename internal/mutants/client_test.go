@@ -16,5 +16,10 @@ var calling = []mutant{
 	{"a read has an unknown outcome", "client/call.go", "if !r.changes() {", "if false {", "client TestUnknownOutcome/Read"},
 	{"a timeout of a proxy is not tried again", "client/call.go", "http.StatusBadGateway, http.StatusGatewayTimeout:", "http.StatusBadGateway:", "client TestRetries/a_proxy_fails"},
 	{"an error names the request twice", "client/call.go", "err = inner.Err", "_ = inner.Err", "client TestUnknownOutcome/every_answer_lost"},
+	{"an order that is in progress at every try was refused", "client/call.go", "	case p.Type == InProgress && r.key != \"\":\n		return unknown", "	case false:\n		return unknown", "client TestUnknownOutcome/in_progress_every_time"},
+	{"an answer of a proxy tells of earlier tries", "client/call.go", "case p.Type == blank, p.Status", "case p.Status", "client TestUnknownOutcome/one_answer_lost,_then_not_found_by_a_proxy"},
+	{"a request with half an answer has not arrived", "client/call.go", "reading the answer: %w\", err), true}", "reading the answer: %w\", err), false}", "client TestUnknownOutcome/every_answer_cut"},
+	{"a list ends without its error", "client/orders.go", "				var none T\n				yield(none, err)\n", "", "client TestAnswersOfOthers"},
+	{"Ready is asked again", "client/call.go", "if r.once || try >= c.tries", "if try >= c.tries", "client TestAnswersOfOthers"},
 	{"a date in Retry-After is ignored", "client/call.go", "return max(0, time.Until(date))", "return max(0, 0*time.Until(date))", "client TestRetryAfter"},
 }

@@ -39,11 +39,13 @@ const (
 	redisSubscriptions = "internal/lock/redis/subscriptions.go"
 	etcdAddress        = "internal/lock/etcd/address.go"
 	lockAddress        = "internal/lock/address/address.go"
+	leftovers          = "internal/lock/leftovers.go"
+	holderList         = "internal/lock/recipe/holders.go"
 )
 
 // locks are mutants of packages lock and group.
 var locks = []mutant{
-	{"an answer from before a frozen server has run all requests counts", "internal/lock/leftovers.go", "(found || next.absent)", "(found || true)", "internal/lock TestLeftovers"},
+	{"an answer from before a frozen server has run all requests counts", leftovers, "(found || next.absent)", "(found || true)", "internal/lock TestLeftovers"},
 	{"a release that Redis did not answer is forgotten", redisLock, "case err != nil:\n\t\tg.releaseLater()", "case err != nil:", "internal/lock/locktest TestConformance/redis/SilentServers"},
 	{"a release that etcd did not answer is forgotten", etcdLock, "g.session.endLater() // also deletes the key", "g.session.lose(nil)", "internal/lock/locktest TestConformance/etcd/SilentServers"},
 	{"the probe of a silent SQL server waits without end", sessions, "other.ExecContext(ctx, \"ROLLBACK\")", "other.ExecContext(context.Background(), \"ROLLBACK\")", "internal/lock/session TestSilentWhileOpening/MariaDB"},
@@ -162,7 +164,7 @@ var locks = []mutant{
 	{"the terminal is given before the command has begun", withlockCmd, "	testHookWaiting()\n", "	openTerminal().give(group)\n	testHookWaiting()\n", "cmd/withlock TestTerminalBeforeTheCommand"},
 	{"withlock does not take the terminal back", "cmd/withlock/terminal.go", "	if t.given {\n", "	if false {\n", "cmd/withlock TestTerminal"},
 	{"a Ctrl-C that ends the guard is a failure", withlockCmd, "			if err := g.interrupted(); err != nil {", "			if err := g.interrupted(); false {", "cmd/withlock TestInterruptedGuard"},
-	{"the command begins before the guard ignores signals", withlockCmd, "if g.awaitReady() != nil {", "if false {", "cmd/withlock TestInterruptedGuard"},
+	{"the command begins before the guard ignores signals", withlockCmd, "	if g.awaitReady() != nil {\n", "	if false {\n", "cmd/withlock TestInterruptedGuard"},
 	{"a session whose lease was revoked is used again", "internal/lock/etcd/etcd.go", "case errors.Is(err, rpctypes.ErrLeaseNotFound):", "case false && errors.Is(err, rpctypes.ErrLeaseNotFound):", "internal/lock/etcd TestIdleSessionThatWasRevoked"},
 	{"the locks of one call are taken in the order given", multi, "slices.Compact(slices.Sorted(slices.Values(names)))", "slices.Clone(names)", "internal/lock/recipe TestRecipes/local/AllOrNone"},
 	{"a call that cannot have one of the locks keeps the others", multi, "			_ = held.Unlock(ctx) // the error of the failed lock matters more\n", "", "internal/lock/recipe TestRecipes/local/AllOrNone"},
@@ -218,6 +220,29 @@ var locks = []mutant{
 	{"a pooler is not refused", sessions, "if !held || heldTwice || !stillHeld || session == otherSession || session != last {", "if !held && heldTwice && !stillHeld && session == otherSession && session != last {", "internal/lock/session TestPoolerIsRefused"},
 	{"a check in another session counts", sessions, "case session != g.session.server.Session:", "case session < 0:", "internal/lock/session TestPoolerThatAppearsLater"},
 	{"a server grants locks as soon as it has started", sessions, "settleTime-max(s.server.Uptime, 0)", "0*settleTime", "internal/lock/session TestServerThatHasJustStarted"},
+	{"a request after a loss spins until the lost lock is unlocked", lostLock, "	h.mu.Unlock()\n	h.forget()\n	if acquired", "	h.mu.Unlock()\n	if acquired", "internal/lock TestLossOfSharedLock"},
+	{"the Unlock of a lost lock forgets the owner's later one", locker, "if h.locker.holds[h.key] == h {", "if true {", "internal/lock TestLossOfSharedLock"},
+	{"a lost grant is handed over", leases, "	if lost == nil {\n", "	if lost == nil || lost != nil {\n", "internal/lock TestLossOfSharedLock"},
+	{"a loss after a handover is ignored", handover, "	if h != nil {\n		h.lose(reason)\n	}", "	_ = h", "internal/lock TestHandover/waiter_stays"},
+	{"a grant is given to a waiter that has left", lockQueue, "if first == nil || first.Value.(*waiter) != w {", "if first == nil {", "internal/lock TestHandover/waiter_gives_up_before_another_one"},
+	{"each handover begins the time of the process again", handover, "h.setGrant(grant, before.since)", "h.setGrant(grant, time.Now())", "internal/lock TestOtherProcessesGetATurn/number"},
+	{"a leftover that comes after others were freed stays", leftovers, "		l.stop()\n		l.stop = nil\n	}\n	return leftover{}, false", "		l.stop()\n	}\n	return leftover{}, false", "internal/lock TestLeftovers"},
+	{"a silent server keeps the leftovers of others", leftovers, "context.WithTimeout(ctx, releaseTimeout)", "context.WithCancel(ctx)", "internal/lock TestLeftovers"},
+	{"leftovers are freed after Close", leftovers, "if l.closed || len(", "if len(", "internal/lock TestLeftoversEnd"},
+	{"any number of leftovers waits", leftovers, "l.closed || len(l.pending) == maxLeftovers", "l.closed", "internal/lock TestLeftoversEnd"},
+	{"a holder waits until a silent server lists it", holderList, "context.WithTimeout(lease.Context(), showTimeout)", "context.WithCancel(lease.Context())", "internal/lock/recipe TestSilentBoard"},
+	{"a dead holder is listed instead of the next one", holderList, "last.Token < h.Token", "last.Token > h.Token", "internal/lock/recipe TestFailingList"},
+	{"a signal that comes with the lock is ignored", "cmd/withlock/main.go", "if err == nil && ctx.Err() != nil { // the", "if false { // the", "cmd/withlock TestSignalWithTheLock"},
+	{"a confirmation that fails ends the command", withlockLease, "		case errors.Is(err, lock.ErrLost):\n			lost", "		case err != nil:\n			lost", "cmd/withlock TestFailedConfirmation"},
+	{"a confirmation has no bound", withlockLease, "context.WithTimeout(ctx, min(l.length/4, callTimeout))", "context.WithCancel(ctx)", "cmd/withlock TestFailedConfirmation"},
+	{"withlock moves a deadline that has passed", withlockLease, "	if l.overdue() {\n		return errOverdue\n	}\n	l.extend(until)", "	l.extend(until)", "cmd/withlock TestOverdue"},
+	{"withlock kills the command after the lease", withlockLease, "soon.Before(l.kill)", "soon.After(time.Now())", "cmd/withlock TestOverdue"},
+	{"a grace that does not fit is a lock that was not acquired", withlockCmd, "	if l.extend(until); l.overdue() {", "	if l.extend(until); false {", "cmd/withlock TestShortLease"},
+	{"a lock that was lost at Unlock is a success", "cmd/withlock/main.go", "errors.Is(unlocked, lock.ErrLost) && !failed", "errors.Is(unlocked, lock.ErrLost) && failed", "cmd/withlock TestLostAtUnlock"},
+	{"the guard kills the command after the lease", guard, "min(current.Kill, monotonic()+current.Grace)", "monotonic() + current.Grace", "cmd/withlock TestGuardKillsInTime"},
+	{"a stopped command cannot handle SIGTERM", guard, "	signalGroup(group, syscall.SIGCONT) // a stopped process cannot handle SIGTERM\n", "", "cmd/withlock TestGuardStopped"},
+	{"withlock waits for its guard without a bound", guard, "g.ready.SetReadDeadline(time.Now().Add(callTimeout))", "g.ready.SetReadDeadline(time.Time{})", "cmd/withlock TestSilentGuard"},
+	{"the lock is not confirmed after a slow start", withlockCmd, "	if l.extend(until); l.overdue() {", "	if _ = until; l.overdue() {", "cmd/withlock TestSlowStart"},
 	{"redlock does not start without one of its servers", backendFlags, "len(failures) <= len(clients)/2", "len(failures) == 0", "internal/assembly/backends TestRedlockWithoutAServer"},
 	{"the service does not count its locks", "internal/assembly/locks.go", "newLockMetrics(metrics).observe)", "func(lock.Event) {})", "cmd/api TestLocks/redis"},
 	{"a server is taken for older than it is", mysqlLock, "time.Duration(seconds-1)", "time.Duration(seconds)", "internal/lock/mysql TestUptime"},

@@ -20,6 +20,7 @@ const (
 	gateFill    = "internal/stock/gate/fill.go"
 	gateAdjust  = "internal/stock/gate/adjust.go"
 	gateGive    = "internal/stock/gate/give.go"
+	scriptGate  = "internal/stock/gate/scriptgate.go"
 )
 
 // scripts has mutants of the gates.
@@ -71,5 +72,8 @@ var scripts = []mutant{
 	{"a fill needs no lock", gateFill, "if c.layout.Locks == nil {", "if true {", "internal/stock/gate TestChangesAreUnderTheirLocks/Fill"},
 	{"an addition needs no lock", gateAdjust, "c.layout.Locks.hold(ctx, []stock.SKU{part.SKU}", "(*Locks)(nil).hold(ctx, []stock.SKU{part.SKU}", "internal/stock/gate TestChangesAreUnderTheirLocks/Adjust"},
 	{"a give asks one segment only", segmentsOf, "for n := range l.Segments {\n\t\t\treceipt[i].Parts", "for n := range 1 {\n\t\t\treceipt[i].Parts", "internal/stock/gate TestConformance/Segmented/Redis/GiveBeforeTake"},
+	{"any number of calls waits in a queue", gateQueues, "if len(q.waiting) == maxWaiting {", "if len(q.waiting) == 1<<30 {", "internal/stock/gate TestFullQueue"},
+	{"a script that Redis does not answer has no bound", scriptGate, "context.WithTimeout(context.Background(), callTimeout)", "context.WithCancel(context.Background())", "internal/stock/gate TestHungCalls"},
+	{"a consumer waits for Redis without a bound", gateQueues, "context.WithTimeout(lease.Context(), callTimeout)", "context.WithCancel(lease.Context())", "internal/stock/gate TestHungCalls"},
 	{"the takes of a batch do not see each other", readWrite, "left[line.SKU]; ok {", "left[line.SKU]; ok && units < 0 {", "internal/stock/gate TestConformance/Queue/Redis/NoOversell"},
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -784,5 +785,29 @@ func TestEndedContext(t *testing.T) {
 		if state := s.state(t, false); state != before {
 			t.Errorf("%s: given back: is\n%s\nwant\n%s", gate, state, before)
 		}
+	}
+}
+
+// TestHungCalls checks that a take is answered, with an unknown outcome, although Redis does not
+// answer. Its caller's context does not end the call, which other takes share.
+func TestHungCalls(t *testing.T) {
+	t.Parallel()
+	client := redis.NewClient(&redis.Options{Addr: "nowhere:1"})
+	t.Cleanup(func() { _ = client.Close() })
+	client.AddHook(faults.Around(func(ctx context.Context, _ []redis.Cmder, _ func(context.Context) error) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}))
+	_, queue := NewQueue(client, uuid.New(), ownLocker{lock.NewLocal(), new(atomic.Uint64)}, time.Minute)
+	for _, g := range []Gate{NewScript(NewCounter(client, uuid.New(), Layout{})), queue} {
+		answered := make(chan error, 1)
+		go func() {
+			_, err := g.Take(t.Context(), namedOrder("new", stock.Line{SKU: "a", Quantity: 1}))
+			answered <- err
+		}()
+		if err := testenv.Receive(t, "the take is answered", answered); err == nil || stock.NothingTaken(err) {
+			t.Errorf("%T: %v", g, err)
+		}
+		g.Close()
 	}
 }

@@ -47,8 +47,7 @@ const (
 	burnTime = 10 * time.Minute
 	// maxBurned bounds the burned takes under one key. The oldest ones beyond that are dropped.
 	maxBurned = 100_000
-	// callTimeout bounds calls that do not run on a caller's context: shared calls, and
-	// compensation.
+	// callTimeout bounds calls that several callers share, and so do not run on the context of one.
 	callTimeout = 2 * time.Second
 )
 
@@ -68,10 +67,4 @@ type Gate interface {
 
 	// Close ends the gate. Call it after the last call of Take.
 	Close()
-}
-
-// detached returns a context with ctx's values that ends after callTimeout, not
-// with ctx.
-func detached(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 }

@@ -35,7 +35,7 @@ func (g *Segmented) gather(ctx context.Context, planned stock.Take) (stock.Take,
 			return stock.Take{}, fmt.Errorf("%w: waiting to gather units of SKU %s: %w", stock.ErrBusy, line.SKU, err)
 		}
 		leases[i] = lease
-		defer unlock(ctx, lease)
+		defer func() { _ = lease.Unlock(ctx) }() // if Unlock fails, the lock ends with its lease
 		if err := g.announce(ctx, line.SKU, true); err != nil {
 			return stock.Take{}, err
 		}
@@ -43,8 +43,6 @@ func (g *Segmented) gather(ctx context.Context, planned stock.Take) (stock.Take,
 			if lease.Context().Err() != nil { // the next gather may have begun, and ends itself
 				return
 			}
-			ctx, cancel := detached(ctx)
-			defer cancel()
 			_ = g.announce(ctx, line.SKU, false) // if the call fails, the next gather lowers the counter
 		}()
 	}

@@ -58,7 +58,7 @@ func (l *Locks) hold(ctx context.Context, skus []stock.SKU, work func(context.Co
 	if err != nil { // work has not started, so nothing was cut
 		return stock.Busy(err)
 	}
-	defer unlock(ctx, held)
+	defer func() { _ = held.Unlock(ctx) }() // the work is done; if Unlock fails, the locks end with their leases
 	tokens := tokenSet{unchecked: !l.fenced, bySKU: make(map[stock.SKU]uint64, len(skus))}
 	for i, sku := range skus {
 		token := held.Token(names[i])
@@ -75,12 +75,4 @@ func (l *Locks) hold(ctx context.Context, skus []stock.SKU, work func(context.Co
 		}
 	}
 	return err
-}
-
-// unlock releases the locks and ignores an error: the work under them is done, and a
-// lock that cannot be released ends with its lease.
-func unlock(ctx context.Context, held interface{ Unlock(context.Context) error }) {
-	ctx, cancel := detached(ctx)
-	defer cancel()
-	_ = held.Unlock(ctx)
 }

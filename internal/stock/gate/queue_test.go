@@ -233,6 +233,9 @@ func TestFullQueue(t *testing.T) {
 	if err := g.Fill(t.Context(), "a", 2, 7); !errors.Is(err, stock.ErrBusy) {
 		t.Errorf("a fill: %v", err)
 	}
+	if len(q.waiting) != maxWaiting || q.queued != 0 {
+		t.Errorf("%d calls wait, for %d units", len(q.waiting), q.queued)
+	}
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 6})
 }
 

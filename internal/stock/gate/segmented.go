@@ -179,8 +179,6 @@ func (g *Segmented) join(ctx context.Context, planned, inner stock.Take) (stock.
 		sku, _ := splitSegment(line.SKU)
 		cut, epoch := &taken.Receipt[lineOf(taken.Lines, sku)], inner.Epoch(i)
 		if cut.Epoch != 0 && cut.Epoch != epoch {
-			ctx, cancel := detached(ctx)
-			defer cancel()
 			if err := g.counter.giveUnderLocks(ctx, inner); err != nil {
 				return stock.Take{}, partLeft(err)
 			}

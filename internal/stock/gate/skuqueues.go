@@ -201,7 +201,7 @@ func (qs *queues) takeTurn(q *queue) {
 		qs.refuseAll(q, fmt.Errorf("%w: becoming the consumer of %s: %w", stock.ErrBusy, q.name, err))
 		return
 	}
-	defer unlock(context.Background(), lease)
+	defer func() { _ = lease.Unlock(context.Background()) }() // if Unlock fails, the lock ends with its lease
 	defer qs.forget(q)
 	end := time.Now().Add(qs.length)
 	for lease.Context().Err() == nil && !qs.isOver(q) && time.Now().Before(end) {

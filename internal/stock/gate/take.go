@@ -68,8 +68,6 @@ func (c *Counter) takeWith(ctx context.Context, tokens tokenSet, d stock.Deducti
 			return stock.Take{}, err
 		default:
 			d.Lines = done // empty if the first line is refused, which needs no call
-			ctx, cancel := detached(ctx)
-			defer cancel()
 			if giveErr := c.give(ctx, tokens, stock.Take{Deduction: d}); giveErr != nil {
 				return stock.Take{}, partLeft(giveErr)
 			}
