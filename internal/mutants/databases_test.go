@@ -183,4 +183,5 @@ var databases = []mutant{
 	{"a migration down loses data that cannot be looked for", migrateLosses, "\t\tif err != nil {\n\t\t\treturn err\n", "\t\tif err != nil {\n\t\t\tcontinue\n", "internal/store TestHoldUnused_Fails/PostgreSQL"},
 	{"an engine without locks that cannot be read is migrated", "internal/store/migrate.go", "\t\treturn err\n\t}\n\tfiles, err", "\t\tif !errors.Is(err, ErrNoLocks) {\n\t\t\treturn nil\n\t\t}\n\t\treturn err\n\t}\n\tfiles, err", "internal/store TestSessionLocks/CockroachDB"},
 	{"a table of another program that cannot be looked for does not exist", migrateKilled, "\t\t\texists, err := d.sql.hasTable(ctx, table[2])\n\t\t\tif err != nil {\n\t\t\t\treturn err", "\t\t\texists, err := d.sql.hasTable(ctx, table[2])\n\t\t\tif err != nil {\n\t\t\t\tcontinue", "internal/store TestMigrateUp_ForeignTable/MariaDB"},
+	{"a server without a run ID is not watched", "internal/store/watchredis.go", "\treturn identity{fields", "\tif fields[\"run_id\"] == \"\" {\n\t\treturn identity{}, context.Canceled\n\t}\n\treturn identity{fields", "internal/store TestWatchRedis_NoRunID"},
 }
