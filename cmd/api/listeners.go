@@ -31,14 +31,9 @@ type listeners struct {
 	hangUp   chan os.Signal    // gets SIGHUP if there is a certificate
 }
 
-// openListeners listens, and reads the certificate and the file of keys. It accepts no
-// connection yet.
+// openListeners listens, and reads the certificate and the file of keys. It accepts no connection
+// yet. The caller closes l, also after an error.
 func openListeners(ctx context.Context, a serverFlags, log *slog.Logger) (l listeners, err error) {
-	defer func() {
-		if err != nil {
-			l.close()
-		}
-	}()
 	if l.api, err = listen("--listen", a.Listen); err != nil {
 		return l, err
 	}
@@ -133,9 +128,7 @@ func (l listeners) serveOps(c httpapi.Config, a serverFlags, served chan<- error
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), opsTimeout)
 		defer cancel()
-		if server.Shutdown(ctx) != nil { // a profile is being written
-			_ = server.Close()
-		}
+		_ = server.Shutdown(ctx) // a profile that is being written ends with the process
 	}
 }
 

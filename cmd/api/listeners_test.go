@@ -328,3 +328,14 @@ func TestBuyersByToken(t *testing.T) {
 		return status == http.StatusTooManyRequests
 	})
 }
+
+// TestKeysNotRead checks that an instance that cannot read the keys of buyers' tokens is not ready,
+// and that it warns of tokens for other services.
+func TestKeysNotRead(t *testing.T) {
+	t.Parallel()
+	api := startHere(t, "--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", "https://127.0.0.1:1/keys")
+	mustCall(t, http.StatusServiceUnavailable, http.MethodGet, api.URL()+"/readyz", "")
+	if out := api.Output(); !strings.Contains(out, "--jwt-audience is not set") {
+		t.Errorf("the log is\n%s", out)
+	}
+}

@@ -56,7 +56,7 @@ func exitCode(err error, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, new(commandline.UsageError)), errors.Is(err, store.ErrBadURL):
+	case errors.As(err, new(commandline.UsageError)): // also a bad URL, because check refuses it
 		fmt.Fprintf(stderr, "api: %v\nRun api --help for the flags.\n", err)
 		return 2
 	default:

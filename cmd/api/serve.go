@@ -78,10 +78,10 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 
 	// Listen first, so that an address in use changes nothing in the stores.
 	listeners, err := openListeners(ctx, c.serverFlags, log)
+	defer listeners.close()
 	if err != nil {
 		return err
 	}
-	defer listeners.close()
 
 	registry := newRegistry()
 	options := c.options(log, registry)

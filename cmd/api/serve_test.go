@@ -393,7 +393,7 @@ func TestRefusesToStart(t *testing.T) {
 func TestAddressInUse(t *testing.T) {
 	t.Parallel()
 	p := launchProcess(t, "--listen", strings.TrimPrefix(serveHere(t).URL(), "http://"))
-	if code, out := p.Wait(), p.Output(); code != 1 || !strings.Contains(out, "api: --listen") || !strings.Contains(out, "in use") {
+	if code, out := p.Wait(), p.Output(); code != 1 || !strings.Contains(out, "api: --listen") || !strings.Contains(out, "stop the other program") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 }

@@ -37,6 +37,14 @@ var serving = regexp.MustCompile(`"msg":"serving",.*"url":"(https?://[^\s"]+)"`)
 // stops with the test.
 func serveHere(t *testing.T, args ...string) *service {
 	t.Helper()
+	s := startHere(t, args...)
+	waitReady(t, s.url)
+	return s
+}
+
+// startHere is serveHere without the wait until the service is ready.
+func startHere(t *testing.T, args ...string) *service {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	s := &service{t: t, stop: stop, ended: make(chan struct{})}
 	args = append([]string{"--listen", "127.0.0.1:0"}, args...)
@@ -59,7 +67,6 @@ func serveHere(t *testing.T, args ...string) *service {
 		}
 		return s.url != ""
 	})
-	waitReady(t, s.url)
 	return s
 }
 

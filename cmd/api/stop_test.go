@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -224,8 +225,9 @@ func TestFinishRequests_InTime(t *testing.T) {
 		<-began
 		var stopping sync.WaitGroup
 		start, took := time.Now(), time.Duration(0)
+		var log bytes.Buffer
 		stopping.Go(func() {
-			if err := finishRequests(server, listener, served, 0, slog.New(slog.DiscardHandler)); !errors.Is(err, errCutOff) {
+			if err := finishRequests(server, listener, served, 0, slog.New(slog.NewTextHandler(&log, nil))); !errors.Is(err, errCutOff) {
 				t.Errorf("%v, so the exit status does not show that a request was cut off", err)
 			}
 			took = time.Since(start)
@@ -241,6 +243,9 @@ func TestFinishRequests_InTime(t *testing.T) {
 		stopping.Wait()
 		if took != answerTimeout {
 			t.Errorf("stopped after %v, want %v", took, answerTimeout)
+		}
+		if text := log.String(); !strings.Contains(text, "some requests were cut off") || strings.Contains(text, "msg=drained") {
+			t.Errorf("the log is\n%s", text)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -177,5 +178,69 @@ func TestRunBeside(t *testing.T) {
 	stop()
 	if !answered.Load() {
 		t.Error("stop returns while the instance runs")
+	}
+}
+
+// TestLockWarnings checks which locks are too weak for a strategy, and that Build logs it.
+func TestLockWarnings(t *testing.T) {
+	t.Parallel()
+	locked, _ := FindStrategy("lock")
+	unlocked, _ := FindStrategy("lua")
+	for _, test := range []struct {
+		strategy Spec
+		backend  string
+		fence    bool
+		want     []string // the beginnings of the warnings
+	}{
+		{unlocked, "local", false, nil},
+		{locked, "redis", true, nil},
+		{locked, "redis", false, []string{"--fence off"}},
+		{locked, "local", true, []string{"--lock local excludes"}},
+		{locked, "local", false, []string{"--lock local excludes", "--fence off"}},
+		{locked, "redlock", true, []string{"--lock redlock gives no fencing tokens"}},
+	} {
+		p := Parts{Strategy: test.strategy, Locks: backends.Flags{Backend: test.backend}, Fence: test.fence}
+		if got := p.LockWarnings(); !slices.EqualFunc(got, test.want, strings.HasPrefix) {
+			t.Errorf("%s, --lock %s, fence %v: %q, want %q", test.strategy.Name, test.backend, test.fence, got, test.want)
+		}
+	}
+	var log testenv.Buffer
+	i, err := Open(t.Context(), Parts{Strategy: locked, Guard: true, Locks: backends.Flags{Backend: "local"}, Fence: true},
+		Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Close(); err != nil || !strings.Contains(log.String(), "--lock local excludes") {
+		t.Errorf("%v; the log is\n%s", err, log.String())
+	}
+}
+
+// TestChangedRedis checks that an instance raises the generation, and logs why, when its Redis was
+// demoted and promoted again. Such a Redis has kept its scripts, but may have lost writes.
+func TestChangedRedis(t *testing.T) {
+	t.Parallel()
+	lua, _ := FindStrategy("lua")
+	var log testenv.Buffer
+	i, err := Open(t.Context(), Parts{Strategy: lua, Guard: true, Migrate: true, Redis: testenv.OwnRedis(t).URL(), DB: testenv.SQLite(t)},
+		Options{TakeDeadline: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = i.Close() })
+	if err := i.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer i.RunBeside(t.Context())()
+	before := i.Ledger.Generation()
+	testenv.Await(t, "the generation rises", func() bool {
+		for _, of := range [][]any{{"replicaof", "127.0.0.1", "1"}, {"replicaof", "no", "one"}} {
+			if err := i.Stores.Redis.Do(t.Context(), of...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return i.Ledger.Generation() > before
+	})
+	if text := log.String(); !strings.Contains(text, "a Redis master was replaced or restarted") {
+		t.Errorf("the log is\n%s", text)
 	}
 }
