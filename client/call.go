@@ -241,8 +241,8 @@ type effect int
 
 const (
 	unknown effect = iota // this try may have changed something
-	none                  // this try has changed nothing; earlier ones may have
-	settled               // no try has changed anything
+	none                  // this try has changed nothing; earlier ones may have, or may still do so
+	settled               // the outcome of the call is known
 )
 
 // effectOf returns what the error of a try says about the outcome of its call.
@@ -262,6 +262,10 @@ func effectOf(err error, r call) effect {
 		return unknown // another request places the order, for example an earlier try
 	case p.Type == Busy, p.Type == Superseded, p.Type == InProgress:
 		return none
+	case p.Type == RefundDue: // the payment is recorded
+		return settled
+	case p.Status == http.StatusConflict, p.Type == UnknownSKU:
+		return none // an earlier try may still arrive, and then find another stock or status
 	case p.Status/100 != 4:
 		return unknown
 	case p.Type == blank, p.Status == http.StatusUnauthorized, p.Status == http.StatusForbidden,

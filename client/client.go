@@ -21,7 +21,9 @@
 // problem, such as [SoldOut] or [BuyerLimit].
 //
 // If it is unknown whether a change was made, because answers were lost or the service said so, the
-// error is also an [*UnknownOutcome]. Repeat the call to find out; an order with the same key.
+// error is also an [*UnknownOutcome]. A later refusal, such as [SoldOut], does not change that: a
+// request whose answer was lost may still arrive. Repeat the call to find out; an order with the
+// same key.
 //
 // # Retries
 //

@@ -1,10 +1,12 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -425,7 +427,9 @@ func TestUnknownOutcome(t *testing.T) {
 		{"JSON of a proxy", []fault{says("application/json", `{"message":"ok"}`)}, true, false},
 		{"no content", []fault{says("application/json", "null")}, true, false},
 		{"busy", []fault{busy, busy, busy}, false, false},
-		{"one answer lost, then sold out", []fault{requestLost, refused(409, "sold-out", "")}, false, false},
+		{"sold out", []fault{busy, refused(409, "sold-out", "")}, false, false},
+		{"one request lost, then sold out", []fault{requestLost, refused(409, "sold-out", "")}, true, false},
+		{"one answer lost, then the key of other lines", []fault{answerLost, refused(422, "key-reused", "")}, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, ctx := s.client(t, client.WithTries(3), client.WithMaxPause(5*time.Millisecond)), t.Context()
@@ -504,6 +508,47 @@ func TestUnknownOutcome(t *testing.T) {
 	})
 }
 
+// TestUnknownOutcome_LateRequest lets the first try of an order arrive after the second one was
+// refused. Units were added in between, so the first try is accepted. The refusal must not say that
+// there is no order.
+func TestUnknownOutcome_LateRequest(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, false)
+	admin, ctx := s.client(t), t.Context()
+	setTotal := func(total int64) {
+		t.Helper()
+		if _, _, err := admin.SetStock(ctx, "10001", client.Setting{Kind: client.Product, Total: total}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setTotal(0)
+	late := make(chan *http.Request, 1)
+	s.fail(func(_ http.ResponseWriter, r *http.Request, _ http.Handler) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		held := r.Clone(context.WithoutCancel(r.Context()))
+		held.Body = io.NopCloser(bytes.NewReader(body))
+		late <- held
+		panic(http.ErrAbortHandler)
+	})
+	c := s.client(t, client.WithMaxPause(5*time.Millisecond))
+	_, err := c.Place(ctx, one("u-1"))
+	u, open := errors.AsType[*client.UnknownOutcome](err)
+	if !open || !errors.Is(err, client.SoldOut) || len(s.requests()) != 2 {
+		t.Fatalf("%v after %v", err, s.requests())
+	}
+	setTotal(1)
+	s.service.ServeHTTP(httptest.NewRecorder(), <-late)
+	r := one("u-1")
+	r.Key = u.Key
+	if placed, err := c.Place(ctx, r); err != nil || !placed.Replayed {
+		t.Errorf("%+v %v", placed, err)
+	}
+	checkSold(t, admin, 1)
+}
+
 // TestRush makes many calls at once over connections that break again and again. Every unit sold
 // must belong to one order that one call has returned.
 func TestRush(t *testing.T) {
@@ -526,11 +571,11 @@ func TestRush(t *testing.T) {
 				r.Key = ""
 				var unknown *client.UnknownOutcome
 				switch {
+				case errors.As(err, &unknown) && t.Context().Err() == nil:
+					r.Key = unknown.Key // an earlier try of this order may still be running, even if the last one was refused
+					continue
 				case errors.Is(err, client.SoldOut):
 					return
-				case errors.As(err, &unknown) && t.Context().Err() == nil:
-					r.Key = unknown.Key // the first try of this order may still be running
-					continue
 				case err != nil:
 					t.Error(err)
 					return

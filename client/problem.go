@@ -97,8 +97,10 @@ func (p *Problem) Is(target error) bool {
 }
 
 // UnknownOutcome is the error of a change that may have been made, or may still be made. The
-// answers of the call and of its retries were lost, or say that the outcome is open. Repeating the
-// call is safe and shows the outcome, except for an order without a key.
+// answers of the call and of its retries were lost, or say that the outcome is open. If the last
+// try was refused, Err is the refusal; an earlier try, whose answer was lost, may still arrive.
+// Repeating the call is safe and shows the outcome, except for an order without a key. The service
+// works on a request for at most 10 s.
 type UnknownOutcome struct {
 	// Key is the Idempotency-Key of an order, even if the client has generated it. With the same
 	// key, buyer and lines, Place returns the order if there is one, and otherwise places it. Key

@@ -139,11 +139,16 @@ func TestJudgeHistory(t *testing.T) {
 		{history.Linearizable, broken, results.Broken, false},
 		{history.Undecided, broken, results.Broken, false},
 	} {
-		var r results.Result
+		r := results.Result{Accepted: 1}
 		conclusive := judgeHistory(&r, []history.Verdict{{SKU: "a", Decision: test.decision}}, test.terms)
 		if r.Verdict != test.verdict || conclusive != test.conclusive {
 			t.Errorf("%s under %+v: %s, conclusive %v, %v", test.decision, test.terms, r.Verdict, conclusive, r.Faults)
 		}
+	}
+	var busy results.Result // every order was answered busy
+	judgeHistory(&busy, []history.Verdict{{SKU: "a", Decision: history.Linearizable}}, terms{})
+	if busy.Verdict != results.Broken {
+		t.Errorf("without an order: %s", busy.Verdict)
 	}
 }
 

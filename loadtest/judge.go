@@ -268,6 +268,9 @@ func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (concl
 			r.Fault("%s is %s: %s", "%s：调用历史无法线性化或无法判定（%s）：%s", v.SKU, v.Decision, v.Why)
 		}
 	}
+	if r.Accepted == 0 && t.ending != interrupted {
+		r.Fault("no order was accepted: the history proves nothing", "没有订单被接受：这份调用历史证明不了什么")
+	}
 	if t.mustOversell && !convicted {
 		r.Fault("the check should convict it and did not: the history proves nothing", "检查器本应判它有错却没有：这份调用历史证明不了什么")
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -72,6 +73,33 @@ func trusting(t *testing.T, cert *x509.Certificate, http2 bool) *http.Client {
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
 
+// keptConnection sends all requests of a client over one connection of HTTP/1.1. A Transport opens
+// another one if it was slow to notice that it had written a request.
+type keptConnection struct {
+	*tls.Conn
+	answers *bufio.Reader
+}
+
+func (c keptConnection) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Write(c); err != nil {
+		return nil, err
+	}
+	return http.ReadResponse(c.answers, r)
+}
+
+// keepConnection returns a client with one connection to the address, which trusts one certificate.
+func keepConnection(t *testing.T, address string, cert *x509.Certificate) *http.Client {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &http.Client{Transport: keptConnection{conn, bufio.NewReader(conn)}}
+}
+
 // TestTLS replaces the certificate of a running service with a valid one and a broken one.
 // Connections must stay open, and handshakes must never fail.
 func TestTLS(t *testing.T) {
@@ -107,7 +135,8 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: %v, %v", what, response, err)
 		}
 	}
-	one, two := trusting(t, first, false), trusting(t, first, true)
+	address := strings.TrimPrefix(api.URL(), "https://")
+	one, two := keepConnection(t, address, first), trusting(t, first, true)
 	placed("HTTP/1.1", one, 1)
 	placed("HTTP/2", two, 2)
 	// The rules for loopback also apply to TLS.
@@ -125,16 +154,16 @@ func TestTLS(t *testing.T) {
 	} else {
 		_ = response.Body.Close()
 	}
-	if response, err := ask(one, "GET", "https://"+ops+"/metrics", ""); err != nil || response.StatusCode != http.StatusOK {
+	if response, err := ask(trusting(t, first, false), "GET", "https://"+ops+"/metrics", ""); err != nil || response.StatusCode != http.StatusOK {
 		t.Errorf("operators: %v, %v", response, err)
 	}
 	old := &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}
-	if conn, err := tls.Dial("tcp", strings.TrimPrefix(api.URL(), "https://"), old); err == nil {
+	if conn, err := tls.Dial("tcp", address, old); err == nil {
 		_ = conn.Close()
 		t.Error("TLS 1.1 is accepted")
 	}
 
-	beside := examined(t, 1, "--listen", strings.TrimPrefix(api.URL(), "https://"), "--tls-cert", certFile, "--tls-key", keyFile)
+	beside := examined(t, 1, "--listen", address, "--tls-cert", certFile, "--tls-key", keyFile)
 	expect(t, beside, store.Problem, "listen", "another instance serves there") // the other instance has embedded stores
 	expect(t, beside, store.OK, "access", "is valid until")
 	broken := examined(t, 1, "--tls-cert", certFile, "--tls-key", certFile,

@@ -218,6 +218,9 @@ func queueWarning(ctx context.Context, c config, s assembly.Stores) string {
 	return store.QueueWarning(ctx, s.Redis)
 }
 
+// errCutOff means that the process ends although not all requests were answered.
+var errCutOff = errors.New("stopping: some requests were cut off")
+
 // finishRequests goes on serving for delay, so that load balancers notice that the instance is not
 // ready. Then it accepts no more connections, and waits for the answers under way. Shutting down a
 // server closes idle connections at once, which resets requests on their way. So the server first
@@ -239,7 +242,7 @@ func finishRequests(server *http.Server, listener net.Listener, served <-chan er
 	_ = retry.Sleep(ctx, lastRequests)
 	if err := server.Shutdown(ctx); err != nil {
 		log.Warn("some requests were cut off", "seconds", answerTimeout.Seconds(), "error", err)
-		return server.Close()
+		return errors.Join(errCutOff, server.Close())
 	}
 	log.Info("drained")
 	return nil

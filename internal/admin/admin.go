@@ -104,7 +104,9 @@ func (a *Admin) SetStock(ctx context.Context, set stock.Setting) (st Stock, crea
 	row, created, err := a.setRow(ctx, set)
 	a.orders.StockChanged(set.SKU) // even after an error, which may hide a commit
 	if err == nil && (row.CountedTo.Valid || row.BuyerLimit == 0 && set.BuyerLimit != nil) {
-		row, err = a.ledger.CountClaims(ctx, row.SKU)
+		if row, err = a.ledger.CountClaims(ctx, row.SKU); err != nil { // not even ErrBusy means that nothing was changed: the change is committed
+			err = fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
+		}
 	}
 	if err != nil {
 		return Stock{}, false, a.adminError(err)
@@ -189,7 +191,7 @@ func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.
 
 func (a *Admin) adminError(err error) error {
 	switch {
-	case errors.Is(err, stock.ErrBelowSold), errors.Is(err, stock.ErrKindFixed), errors.Is(err, stock.ErrHours),
+	case errors.Is(err, stock.ErrUnavailable), errors.Is(err, stock.ErrBelowSold), errors.Is(err, stock.ErrKindFixed), errors.Is(err, stock.ErrHours),
 		errors.Is(err, stock.ErrBusy), errors.Is(err, stock.ErrSuperseded):
 		return err
 	case stock.NothingTaken(err):

@@ -579,17 +579,23 @@ func TestSetStock_CountsClaims(t *testing.T) {
 	if st, err := s.Stock(t.Context(), apple); err != nil || st.BuyerLimit != 0 {
 		t.Errorf("while claims are counted: %+v, %v", st, err)
 	}
+	var failure error
 	s.ledger.refuse = func() error {
 		if slices.Contains(s.calls, "count") {
-			return errAway
+			return failure
 		}
 		return nil
 	}
-	if _, _, err := s.set(t.Context(), 10); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) {
-		t.Errorf("without a count: %v", err)
+	// The total is raised, and then the count fails. Busy would mean that nothing was changed.
+	for _, failure = range []error{errAway, stock.Busy(errAway)} {
+		s.calls = nil
+		total := s.ledger.row.Total + 1
+		if _, _, err := s.set(t.Context(), total); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) || s.ledger.row.Total != total {
+			t.Errorf("the count fails with %v: %v, the total is %d", failure, err, s.ledger.row.Total)
+		}
 	}
 	s.ledger.refuse = nil
-	if st, _, err := s.set(t.Context(), 10); err != nil || st.BuyerLimit != 3 {
+	if st, _, err := s.set(t.Context(), s.ledger.row.Total); err != nil || st.BuyerLimit != 3 {
 		t.Errorf("after the count: %+v, %v", st, err)
 	}
 }

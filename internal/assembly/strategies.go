@@ -42,6 +42,12 @@ const (
 	// few enough to leave connections for reading.
 	groupSize, groupParallel = 128, 1
 	singleParallel           = 24
+
+	// ledgerRules is the version of the rules by which the ledger sells, and is part of every layout.
+	// Raise it with each new rule that an earlier build would not follow. 0.1.0 knows no buyer limits,
+	// hours and parts, and its layouts have no rules. Later builds need columns that have been renamed,
+	// but still sold unit rows.
+	ledgerRules = 1
 )
 
 // Strategy is a gate, or none, paired with a cutter.
@@ -272,7 +278,7 @@ func FindStrategy(name string) (spec Spec, ok bool) {
 
 // layout returns the Layout of the strategy that Build returns.
 func (s Spec) layout(b Backends) string {
-	layout := s.Name
+	layout := fmt.Sprintf("%s, rules %d", s.Name, ledgerRules)
 	if s.HasGate() {
 		layout += ", scripts " + gate.ScriptsVersion()
 	}

@@ -20,11 +20,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestLayout checks that a layout names the version of the gate's scripts and the number of slots,
-// if the strategy has them.
+// TestLayout checks that a layout names the version of the ledger's rules, and the version of the
+// gate's scripts and the number of slots, if the strategy has them. The layout of merged in 0.1.0 was
+// "merged": with the same one here, a running instance of 0.1.0 would go on selling beside this
+// build, above buyer limits and outside opening hours.
 func TestLayout(t *testing.T) {
 	for _, s := range Strategies() {
 		layout := s.layout(Backends{LockName: "redis", Segments: 8, Slots: 8})
+		if !strings.HasPrefix(layout, s.Name+", rules ") {
+			t.Errorf("%s: the layout is %q", s.Name, layout)
+		}
 		if named := strings.Contains(layout, ", scripts "+gate.ScriptsVersion()); named != s.HasGate() {
 			t.Errorf("%s: the layout is %q", s.Name, layout)
 		}

@@ -228,7 +228,7 @@ func judge(ledgerID uuid.UUID, s reconcile.Ownership) (found store.Findings) {
 			"the stock belongs to %q, whose queued orders may not be in the ledger yet; an instance with these flags cannot start", s.Owner.Layout)
 	case s.Owner.Layout != s.Layout:
 		found.Warn("use the flags of the running instances, unless you mean to change the strategy",
-			"the stock belongs to instances with other flags: theirs are for %q, these are for %q; an instance with these takes the stock over", s.Owner.Layout, s.Layout)
+			"the stock belongs to instances with other flags, or of another build: theirs are for %q, these are for %q; an instance with these takes the stock over", s.Owner.Layout, s.Layout)
 	case !s.Loaded:
 		found.Warn("no action is needed: the next start, or a running instance, refills it",
 			"Redis has lost generation %d of ledger %s: it was emptied, restarted or replaced", s.Owner.Generation, ledgerID)

@@ -115,15 +115,18 @@ func (w *Wire) forward(client, server net.Conn) {
 		<-s.ended
 	}()
 	late := s.forwardRequests()
-	client.Close() // or the answers could wait for a client that does not read
-	if late == nil {
-		return
-	}
 	ran := make(chan struct{})
-	w.later(func() {
-		defer close(ran)
-		s.sendLast(late)
-	})
+	if late == nil {
+		close(ran)
+	} else {
+		w.later(func() {
+			defer close(ran)
+			s.sendLast(late)
+		})
+	}
+	// Only now, because a client that sees the end may call Disarm, which waits for the late
+	// statement. The answers could wait for a client that does not read.
+	client.Close()
 	<-ran
 }
 

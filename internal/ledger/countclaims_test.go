@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -354,6 +355,35 @@ func TestCountClaims_GoesOn(t *testing.T) {
 			row, err := l.Row(t.Context(), "hot")
 			return err == nil && row.LimitHolds()
 		})
+	})
+}
+
+// TestCountClaims_Closed checks that Close ends all counts, and waits until they have ended.
+func TestCountClaims_Closed(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
+		const counts = 100
+		var (
+			l       = d.open(t, cutter.Merged())
+			log     testenv.Buffer
+			callers sync.WaitGroup
+		)
+		l.log = slog.New(slog.NewTextHandler(&log, nil))
+		lay(t, l, "hot", 10)
+		mustRecord(t, l, "hot")
+		(&sale{database: d}).limit(t, l, 10)
+		if _, err := l.turns.take(t.Context(), "hot"); err != nil {
+			t.Fatal(err)
+		}
+		for range counts {
+			callers.Go(func() { _, _ = l.CountClaims(t.Context(), "hot") })
+		}
+		testenv.Await(t, "the counts wait for their turn", func() bool { return l.turns.waiting() == 1+counts })
+		l.Close()
+		if ended := strings.Count(log.String(), context.Canceled.Error()); ended != counts {
+			t.Errorf("%d of %d counts have ended: %s", ended, counts, log.String())
+		}
+		callers.Wait()
 	})
 }
 

@@ -15,8 +15,8 @@ import (
 // earlier epoch can commit afterwards, so the gate may be filled with the row's available. That
 // count includes changes that were not applied, which are deleted.
 //
-// stock.ErrRowChanged means that another caller raised the epoch. stock.ErrLaterGeneration (as
-// *stock.Refusal) means that the row, or the epoch above, belongs to a later generation.
+// stock.ErrRowChanged means that another caller raised the epoch. stock.ErrLaterGeneration means that
+// the row, or the epoch above, belongs to a later generation.
 func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row StockRow, err error) {
 	err = l.changeStock(ctx, sku, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		if row, err = lockWhole(ctx, tx, sku); err != nil {
@@ -26,7 +26,7 @@ func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int6
 			return stock.ErrRowChanged
 		}
 		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
-			return stock.Refuse(sku, err)
+			return err
 		}
 		row.Version++ // a writer that read the row earlier must fail
 		row.Changes = 0

@@ -355,7 +355,7 @@ func TestExpire_LockedOrder(t *testing.T) {
 }
 
 // TestExpire_LockedRow checks that a locked stock row delays only the orders that need it, whatever
-// the session's bound for lock waits.
+// the session's bound for lock waits, and that the log names it.
 func TestExpire_LockedRow(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {
@@ -369,6 +369,8 @@ func TestExpire_LockedRow(t *testing.T) {
 					sqltx.MySQL:    {"innodb_lock_wait_timeout", bound[0]},
 					sqltx.Postgres: {"lock_timeout", bound[1]},
 				})
+				var log testenv.Buffer
+				l.log = slog.New(slog.NewTextHandler(&log, nil))
 				locked, free := fresh("locked"), fresh("free")
 				lay(t, l, locked, 10)
 				lay(t, l, free, 10)
@@ -392,6 +394,9 @@ func TestExpire_LockedRow(t *testing.T) {
 				batch(0, 0) // the next batches do not wait again
 				if wait := time.Until(round.waitAfter); wait <= 0 {
 					t.Errorf("the round waits again in %v", wait)
+				}
+				if says := "has locked their stock row\" sku=" + string(locked) + " error="; strings.Count(log.String(), says) != 1 {
+					t.Errorf("the log does not name the locked row once: %q", log.String())
 				}
 				d.atRest(t, free, 1)
 				unlock()
@@ -425,8 +430,8 @@ func TestExpire_WaitBroken(t *testing.T) {
 }
 
 // TestExpire_BrokenOrders checks that orders that make their transactions fail do not delay younger
-// ones. Each must be found, and skipped until expiryRetry has passed. An order whose stock row was
-// deleted must expire.
+// ones. Each must be found, logged, and skipped until expiryRetry has passed. An order whose stock
+// row was deleted must expire.
 func TestExpire_BrokenOrders(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -488,6 +493,11 @@ func TestExpire_BrokenOrders(t *testing.T) {
 		}
 		if _, expired, failed := goRound(4); expired != 7 || failed != 3 {
 			t.Errorf("the round expired %d orders, %d failed, want 7 and 3", expired, failed)
+		}
+		for _, o := range broken {
+			if says := "is passed over\" order=" + o.ID.String() + " error="; strings.Count(log.String(), says) != 1 {
+				t.Errorf("the log does not name order %s once: %s", o.ID, log.String())
+			}
 		}
 		if lost := "their SKUs have no stock rows\" skus=[deleted]"; !strings.Contains(log.String(), lost) {
 			t.Errorf("the log does not say what was lost: %s", log.String())

@@ -1177,15 +1177,17 @@ func TestFaults_RecordRefusal(t *testing.T) {
 }
 
 // TestFaults_VoidAgain checks that the outcome of a take stays unknown if a void order comes before
-// every try to refuse it.
+// every try to refuse it, and that the retries are counted.
 func TestFaults_VoidAgain(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
+	retries := 0
+	s.l.metrics.retries = retryHook{s.l.metrics.retries, func() { retries++ }}
 	s.faults.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Times: faults.Always, Only: "INSERT INTO orders"})
 	out := s.l.RecordRefusal(t.Context(), queued(as(s.void, takeOf("b"))))
 	s.faults.Disarm()
-	if !out.Unknown() || !sqltx.IsDuplicate(out.Reason()) {
-		t.Errorf("%s, %v", out.Kind(), out.Reason())
+	if !out.Unknown() || !sqltx.IsDuplicate(out.Reason()) || retries != maxTries-1 {
+		t.Errorf("%s, %v after %d retries", out.Kind(), out.Reason(), retries)
 	}
 }
 
@@ -1198,8 +1200,8 @@ func TestFaults_Scan(t *testing.T) {
 	}
 }
 
-// TestFaults_Claims checks for an error if a stock row has an unknown value for the progress of the
-// count, and that a step deletes a bounded number of claims.
+// TestFaults_Claims checks for an error, and a line of the log, if a stock row has an unknown value
+// for the progress of the count, and that a step deletes a bounded number of claims.
 func TestFaults_Claims(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1211,8 +1213,10 @@ func TestFaults_Claims(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if _, err := s.l.CountClaims(t.Context(), "c"); err == nil {
-		t.Error("the claims are counted from nowhere")
+	var log testenv.Buffer
+	s.l.log = slog.New(slog.NewTextHandler(&log, nil))
+	if _, err := s.l.CountClaims(t.Context(), "c"); err == nil || !strings.Contains(log.String(), "counting claims failed; it goes on when the SKU's stock is set again\" sku=c error=") {
+		t.Errorf("the claims are counted from nowhere: %v, and the log has %q", err, log.String())
 	}
 	if _, _, err := s.l.stepClaims(t.Context(), "d"); err != nil {
 		t.Fatal(err)

@@ -130,14 +130,19 @@ func conflicting(c cutter.Cutter, conflicts int) cutter.Cutter {
 }
 
 // TestRetries checks that a transaction that meets conflicts is retried a bounded
-// number of times.
+// number of times, and that each conflict is counted.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
-		check := func(t *testing.T, sku stock.SKU, out order.Outcome, want error) {
+		conflictsOf := func(l *Ledger) (counted *int) {
+			counted = new(int)
+			l.metrics.retries = retryHook{l.metrics.retries, func() { *counted++ }}
+			return counted
+		}
+		check := func(t *testing.T, sku stock.SKU, out order.Outcome, want error, counted, conflicts int) {
 			t.Helper()
-			if !errors.Is(out.Reason(), want) || out.Unknown() || out.Committed() != (want == nil) {
-				t.Errorf("outcome %+v, want %v", out, want)
+			if !errors.Is(out.Reason(), want) || out.Unknown() || out.Committed() != (want == nil) || counted != conflicts {
+				t.Errorf("outcome %+v after %d conflicts, want %v after %d", out, counted, want, conflicts)
 			}
 			sold := int64(0)
 			if want == nil {
@@ -151,18 +156,20 @@ func TestRetries(t *testing.T) {
 		}{{maxTries - 1, nil}, {maxTries, stock.ErrBusy}} {
 			t.Run(fmt.Sprint(test.conflicts), func(t *testing.T) {
 				l := d.open(t, conflicting(cutter.Conditional(), test.conflicts))
-				sku := fresh("retries")
+				sku, counted := fresh("retries"), conflictsOf(l)
 				lay(t, l, sku, 10)
 				_, out := l.Record(t.Context(), takeOf(sku))
-				check(t, sku, out, test.want)
+				check(t, sku, out, test.want, *counted, test.conflicts)
 			})
 			t.Run(fmt.Sprint("revive ", test.conflicts), func(t *testing.T) {
 				l := d.open(t, cutter.Conditional())
 				sku := fresh("retries")
 				lay(t, l, sku, 10)
 				expired := expire(t, l, mustRecord(t, l, sku).ID)
-				_, out := d.open(t, conflicting(cutter.Conditional(), test.conflicts)).Revive(t.Context(), expired, late(expired), string(sku))
-				check(t, sku, out, test.want)
+				l = d.open(t, conflicting(cutter.Conditional(), test.conflicts))
+				counted := conflictsOf(l)
+				_, out := l.Revive(t.Context(), expired, late(expired), string(sku))
+				check(t, sku, out, test.want, *counted, test.conflicts)
 			})
 		}
 	})

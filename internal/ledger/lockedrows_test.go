@@ -1,14 +1,18 @@
 package ledger
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
+	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -52,6 +56,22 @@ func lockedRows(t *testing.T, d *database) {
 	}
 	if _, err := db.Exec(t.Context(), "UPDATE stock SET available = 1 WHERE sku IN ('a', 'b')"); err != nil {
 		t.Errorf("a row is still locked: %v", err)
+	}
+}
+
+// TestLockWaits checks that a group waits for locked rows a bounded number of times if the database
+// does not say which rows are locked.
+func TestLockWaits(t *testing.T) {
+	t.Parallel()
+	s, waits := openTemplate(t).copy(t), 0
+	s.l.cutter = cuttertest.WithCut(cutter.ForUpdate(), func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
+		if waits++; waits <= 2*maxLockWaits {
+			return nil, &mysql.MySQLError{Number: 1205} // the lock wait timeout
+		}
+		return cut(ctx, tx)
+	})
+	if _, out := s.l.Record(t.Context(), takeOf("b")); !out.Refused() || !errors.Is(out.Reason(), stock.ErrBusy) || waits != maxLockWaits {
+		t.Errorf("%s after %d waits, %v", out.Kind(), waits, out.Reason())
 	}
 }
 

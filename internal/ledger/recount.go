@@ -109,8 +109,7 @@ func (l *Ledger) WrongClaims(ctx context.Context, skus []stock.SKU, limit int) (
 // It also moves the row to a new epoch of the generation in use, above the epoch given. No take of
 // an earlier epoch can commit afterwards, so the gate may be filled with the row's available.
 //
-// stock.ErrLaterGeneration (as *stock.Refusal) means that the row, or the epoch above, belongs to a
-// later generation.
+// stock.ErrLaterGeneration means that the row, or the epoch above, belongs to a later generation.
 func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error {
 	err := l.transact(ctx, correctionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		row, err := lockWhole(ctx, tx, sku)
@@ -123,7 +122,7 @@ func (l *Ledger) Correct(ctx context.Context, sku stock.SKU, above int64) error 
 		}
 		row.Available = row.Total - counted[0].Held
 		if row.Epoch, err = l.Generation().Renew(row.Epoch, above); err != nil {
-			return stock.Refuse(sku, err)
+			return err
 		}
 		row.Version++ // as in RaiseEpoch
 		row.Changes = 0

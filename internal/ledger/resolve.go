@@ -36,7 +36,7 @@ func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
 		return order.Unknown(fmt.Errorf("inserting the void order %s: %w", d.OrderID, err))
 	}
 	found, err := l.durable(ctx, []uuid.UUID{d.OrderID})
-	if o, ok := found[d.OrderID]; ok && o.Status == order.Expired && o.TakeID != d.TakeID {
+	if o, ok := found[d.OrderID]; ok && o.Status == order.Expired {
 		if err = l.bar(ctx, d.OrderID); err == nil {
 			found, err = l.durable(ctx, []uuid.UUID{d.OrderID})
 		}

@@ -204,6 +204,13 @@ func TestSilentTransaction(t *testing.T) {
 		healthy := d.open(t, cutter.Merged())
 		lay(t, healthy, "known", 10)
 		known := as(place(t, healthy, "known"), takeOf("known"))
+		lay(t, healthy, "locked", 10)
+		t.Cleanup(storetest.LockRow(t, d.url, "locked"))
+		asking := d.silent(t, time.Hour, []string{"SKIP LOCKED"})
+		calls["Record of a locked SKU, silent when asked which rows are locked"] = func(ctx context.Context) bool {
+			_, out := asking.Record(ctx, takeOf("locked"))
+			return out.Committed()
+		}
 		reading := d.silent(t, time.Hour, []string{"SELECT id, take_id"})
 		calls["Record of a known ID, silent when it is read"] = func(ctx context.Context) bool {
 			_, out := reading.Record(ctx, known)

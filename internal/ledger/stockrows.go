@@ -293,11 +293,8 @@ func updateRow(ctx context.Context, tx *sqltx.Tx, row StockRow) error {
 }
 
 // lockedRows returns those of the stock rows that another transaction holds locked. It locks the
-// others for a moment. If the database cannot skip locked rows, it returns none.
+// others for a moment. If the database cannot skip locked rows, it waits for them and returns none.
 func (l *Ledger) lockedRows(ctx context.Context, skus []stock.SKU) (locked []stock.SKU, err error) {
-	if !l.db.SkipsLocked() {
-		return nil, nil
-	}
 	tx, err := l.db.Begin(ctx)
 	if err != nil {
 		return nil, err

@@ -112,6 +112,10 @@ func TestRecord_TimesAfterTheWait(t *testing.T) {
 		if o, err := l.Order(t.Context(), abandoned.OrderID); !errors.Is(err, order.ErrUnknownOrder) {
 			t.Errorf("the order that was given up: %+v, %v", o, err)
 		}
+		alone := recordingOf("a")
+		alone.leave(context.Canceled)
+		l.recordGroup([]*recording{alone}, new(slowGroup)) // a group whose only caller has given up
+		d.atRest(t, "a", 3)
 	})
 }
 

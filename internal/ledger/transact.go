@@ -25,10 +25,8 @@ func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ct
 	return l.retried(ctx, func() (err error) {
 		ctx, span := l.tracer.Start(ctx, "ledger.transaction")
 		defer func() {
-			if span.Recorded() {
-				if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
-					span.Fail(kind)
-				}
+			if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
+				span.Fail(kind)
 			}
 			span.End()
 		}()
@@ -48,7 +46,7 @@ func (l *Ledger) retried(ctx context.Context, transaction func() error) error {
 			return err
 		}
 		l.metrics.retries.Inc()
-		if try == maxTries || ctx.Err() != nil {
+		if try == maxTries {
 			return stock.Busy(err)
 		}
 		retry.Wait(ctx, try)

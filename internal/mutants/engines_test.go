@@ -27,4 +27,7 @@ var engines = []mutant{
 	{"an engine without standbys waits for one", "internal/ledger/sqltx/db.go", "statement == \"\" || db.lacks.Standbys {", "statement == \"\" {", "internal/ledger TestEngines/as_CockroachDB"},
 	{"a transaction forgets what the engine lacks", "internal/ledger/sqltx/db.go", "runner{db.gorm, db.dialect, db.lacks, t}", "runner{db.gorm, db.dialect, Lacks{}, t}", "internal/ledger TestEngines/as_TiDB"},
 	{"a serialization failure is not tried again", sqltxErrors, "return e.Code == \"40001\" || ", "return ", "internal/ledger TestConflictAtCommit/tried_again"},
+	{"a database that does not answer has reliable locks", storeEngines, "return fmt.Errorf(\"asking the database for its version: %w\", err)", "_ = err", "internal/store TestSessionLocks/PostgreSQL"},
+	{"an engine that cannot be described says nothing of it", storeEngines, "replication = unknownEngine + \", \" + err.Error()", "_ = err", "internal/store TestInspect_Unanswered/SQLite"},
+	{"a Redis that does not answer has no engine", storeEngines, "\t\tnames = append(names, unknownEngine)\n", "", "internal/store TestInspect_Unanswered"},
 }

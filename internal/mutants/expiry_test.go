@@ -68,4 +68,6 @@ var expiry = []mutant{
 	{"a job is claimed although it was just renewed", ledgerJobs, "\" WHERE name = ? AND token = ? AND held_until <= \"+d.Now(), holder", "\" WHERE name = ? AND token = ?\", holder", "internal/ledger TestJobs_ClaimWaitsForWork/PostgreSQL"},
 	{"jobs whose leases have ended are listed", ledgerJobs, "FROM jobs WHERE held_until > \"+l.db.Dialect().Now()+\" ORDER", "FROM jobs WHERE held_until <> \"+l.db.Dialect().Now()+\" ORDER", "internal/ledger TestJobs/SQLite"},
 	{"the database's clock is measured without a bound", ledgerClock, "context.WithTimeout(ctx, maxClockError)", "context.WithCancel(ctx)", "internal/ledger TestSilentTransaction/PostgreSQL"},
+	{"a locked stock row is not logged by expiry", expire, "l.log.Warn(\"orders cannot expire because another transaction has locked their stock row\", \"sku\", row.sku, \"error\", err)", "", "internal/ledger TestExpire_LockedRow/PostgreSQL"},
+	{"an order that cannot expire is not logged", expire, "l.log.Warn(\"an order cannot expire and is passed over\", \"order\", due[0].id, \"error\", err)", "", "internal/ledger TestExpire_BrokenOrders/SQLite"},
 }

@@ -106,6 +106,7 @@ var laboratory = []mutant{
 	{"the busy answers of every strategy are allowed", labJudge, "t.spec.Cutter == \"optimistic\"", "true", "loadtest TestTargets/fails"},
 	{"a sound strategy may refuse orders of an open load", labJudge, "t.plenty && wrongly > 0", "t.plenty && wrongly < 0", "loadtest TestJudge"},
 	{"a sound strategy may turn down orders of an open load", labJudge, "r.Refused + r.TurnedDown; t.spec", "r.Refused; t.spec", "loadtest TestJudge"},
+	{"a history without an order proves something", labJudge, "if r.Accepted == 0 && t.ending != interrupted {\n\t\tr.Fault(\"no order was accepted: ", "if false {\n\t\tr.Fault(\"no order was accepted: ", "loadtest TestJudgeHistory"},
 	{"refusals of an open load are not judged", labJudge, "plenty: l.open() && !l.Faults", "plenty: false", "loadtest TestOpenLoad_Refused"},
 	{"a gate without a count agrees with the ledger", labJudge, "r.Gate == nil && t.gated && !t.faulty", "false", "loadtest TestJudge"},
 	{"no gate needs a count", labJudge, "gated: spec.HasGate() && l.redis != nil", "gated: false", "loadtest TestTerms"},

@@ -90,4 +90,5 @@ var queued = []mutant{
 	{"a drain ends while the journal does not answer", drained, "case err == nil && left == 0:", "case left == 0:", "cmd/api TestReleaseDrained"},
 	{"a drain that cannot give the stock up succeeds", drained, "if err := i.Reconciler.Release(ctx); err != nil {", "if err := i.Reconciler.Release(ctx); err != nil && false {", "cmd/api TestReleaseDrained"},
 	{"a drain whose stock is taken over waits on", drained, "errors.Is(err, stock.ErrSuperseded)", "false", "cmd/api TestReleaseDrained"},
+	{"the retries of a refusal are not counted", recording, "\t\tl.metrics.retries.Inc()\n", "", "internal/ledger TestFaults_VoidAgain"},
 }

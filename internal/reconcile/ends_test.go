@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -21,7 +22,8 @@ import (
 )
 
 // TestSuperseded checks that an instance whose stock another layout has taken over reports that,
-// logs it once, and neither sweeps nor takes a step.
+// logs it once, and neither sweeps nor takes a step. It serves again once an instance of its layout
+// has taken the stock back.
 func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	row := &ownerRow{}
@@ -55,6 +57,11 @@ func TestSuperseded(t *testing.T) {
 	}
 	if err := r.Sweep(t.Context()); err != nil || work > 0 {
 		t.Errorf("swept: %v; %d reads", err, work)
+	}
+	row.owner.Layout = r.generations.layout
+	row.owner.Generation++
+	if err := cmp.Or(r.Ready(t.Context()), r.Usable(t.Context())); err != nil {
+		t.Errorf("after the stock was taken back: %v", err)
 	}
 }
 

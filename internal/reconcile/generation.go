@@ -296,7 +296,7 @@ func (g *generations) join(ctx context.Context) error {
 		case owner.Unowned():
 			return errors.New("no instance holds the stock; start one")
 		case owner.Layout != g.layout:
-			return fmt.Errorf("it belongs to instances with other flags: theirs are for %q, these are for %q", owner.Layout, g.layout)
+			return fmt.Errorf("it belongs to instances with other flags, or of another build: theirs are for %q, these are for %q", owner.Layout, g.layout)
 		}
 		g.use(owner.Generation)
 		loaded, err := g.loaded(ctx)

@@ -49,7 +49,7 @@ var (
 	// same idempotency key is safe.
 	ErrUnavailable = errors.New("a store did not answer; the outcome is unknown")
 	// ErrSuperseded means that another strategy or layout has taken over the stock. Nothing was
-	// cut, and this instance cannot cut any more.
+	// cut, and this instance cannot cut until an instance of its layout takes the stock back.
 	ErrSuperseded = errors.New("another strategy or layout has taken over the stock")
 
 	// ErrBelowSold means that the new total is less than the units sold or in flight.

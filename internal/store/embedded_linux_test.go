@@ -1,7 +1,12 @@
 package store
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"os"
+	"runtime/pprof"
+	"strings"
 	"testing"
 )
 
@@ -31,4 +36,26 @@ func TestOpenEmbedded_RemovesAbandoned(t *testing.T) {
 		t.Errorf("the folder in use of the second: %v", err)
 	}
 	checkRoundTrip(t, running.SQL())
+}
+
+// TestOpenEmbedded_Interrupted checks that a start that is interrupted leaves no folder and no
+// in-process Redis behind. The test is not parallel, so no other test has one meanwhile.
+func TestOpenEmbedded_Interrupted(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := OpenEmbedded(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("embedded stores: %v", err)
+	}
+	if _, err := OpenInProcessRedis(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("an in-process Redis: %v", err)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	var running bytes.Buffer
+	if err := pprof.Lookup("goroutine").WriteTo(&running, 1); err != nil || strings.Contains(running.String(), "advanceClock") {
+		t.Errorf("%v, running:\n%s", err, running.String())
+	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -75,6 +76,9 @@ func TestOpenEmbedded_MigratedThenRemovedByClose(t *testing.T) {
 	}
 	if _, err := os.Stat(e.folder); !os.IsNotExist(err) {
 		t.Errorf("after Close the folder still exists, or: %v", err)
+	}
+	if e.claim != nil && !errors.Is(e.claim.Close(), os.ErrClosed) {
+		t.Error("after Close the file of the claim is open")
 	}
 	if err := e.Redis().Ping(t.Context()).Err(); err == nil {
 		t.Error("Redis still answers after Close")

@@ -234,6 +234,11 @@ func TestSessionLocks(t *testing.T) {
 		if err := CheckLocks(t.Context(), pool, url); errors.Is(err, ErrNoLocks) == locks || locks && err != nil {
 			t.Errorf("locks: %v", err)
 		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := CheckLocks(ended, pool, url); !errors.Is(err, context.Canceled) {
+			t.Errorf("locks of a database that does not answer: %v", err)
+		}
 		db := opened(t, url)
 		for name, migrate := range map[string]func(context.Context) error{"up": db.MigrateUp, "down": db.MigrateDown} {
 			if err := migrate(t.Context()); errors.Is(err, ErrNoLocks) == migrations || migrations && err != nil {
@@ -257,6 +262,10 @@ func TestSessionLocks(t *testing.T) {
 			db := opened(t, faked)
 			if err := db.MigrateUp(t.Context()); err != nil {
 				t.Errorf("there is nothing to migrate: %v", err)
+			}
+			run(t, db.DB(), "UPDATE schema_migrations SET version = 99")
+			if err := db.MigrateUp(t.Context()); !errors.Is(err, ErrSchemaNew) {
+				t.Errorf("the schema is newer: %v", err)
 			}
 			if got := db.Engine(t.Context()); got.Name != name || got.Version != version {
 				t.Errorf("found %+v", got)

@@ -226,6 +226,9 @@ func TestMySQLHosts(t *testing.T) {
 					if several := len(test.want) > 1; host.RejectReadOnly != several {
 						t.Errorf("%s: RejectReadOnly is %v", test.hosts, host.RejectReadOnly)
 					}
+					if _, silent := host.Logger.(*driver.NopLogger); !silent {
+						t.Errorf("%s: the driver writes to standard error", test.hosts)
+					}
 				}
 			}
 			if !slices.Equal(got, test.want) {

@@ -25,6 +25,9 @@ func TestInspect_Unanswered(t *testing.T) {
 		if ahead, err := db.Offset(ended); err == nil {
 			t.Errorf("%+v", ahead)
 		}
+		if e := db.Engine(ended); e.Replication != unknownEngine+", "+context.Canceled.Error() {
+			t.Errorf("%+v", e)
+		}
 	})
 	const reason = "not connected"
 	fails := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New(reason) }
@@ -37,6 +40,9 @@ func TestInspect_Unanswered(t *testing.T) {
 		}
 		if ahead, err := RedisOffsets(t.Context(), client); err == nil {
 			t.Errorf("%T: %+v", client, ahead)
+		}
+		if e := RedisEngine(t.Context(), client); e.Name != unknownEngine || !strings.Contains(e.Replication, reason) {
+			t.Errorf("%T: %+v", client, e)
 		}
 		_ = client.Close()
 	}

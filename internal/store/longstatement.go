@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -24,29 +23,25 @@ var errSilent = errors.New("the server does not answer")
 // within the bound. In the second case, an error of do says so.
 func (s *SQL) WhileAnswering(ctx context.Context, bound time.Duration, do func(ctx context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
-	var asking sync.WaitGroup
-	if s.hasServer {
-		asking.Go(func() {
-			if s.isSilent(ctx, bound) {
-				end(errSilent)
-			}
-		})
-	}
+	defer end(nil)
+	go func() {
+		if s.isSilent(ctx, bound) {
+			end(errSilent)
+		}
+	}()
 	err := do(ctx)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSilent) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	end(nil)
-	asking.Wait()
 	return err
 }
 
 // isSilent pings the server, with pauses. It returns true once no ping has been answered within the
-// bound, and false when ctx ends.
+// bound, and false if ctx ends before that.
 func (s *SQL) isSilent(ctx context.Context, bound time.Duration) bool {
 	for since := time.Now(); ctx.Err() == nil; {
 		answered := s.answers(ctx, since.Add(bound))
-		if !answered && ctx.Err() == nil && time.Since(since) >= bound {
+		if !answered && time.Since(since) >= bound {
 			return true
 		}
 		_ = retry.Sleep(ctx, pingPause)

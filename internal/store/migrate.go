@@ -133,10 +133,11 @@ func (s *SQL) MigrateDown(ctx context.Context) error {
 // migrate opens what run needs to migrate, and closes it. The context of run does not end with ctx.
 func (s *SQL) migrate(ctx context.Context, down bool, run func(context.Context, *stepDriver, *migrate.Migrate) error) error {
 	if s.engine.locks == missing { // without locks, two migrations could run at once
-		if err := s.CheckSchema(ctx); down || err != nil {
-			return s.failed("migrating", fmt.Errorf("it is %s: %w; run the statements of the files in migrations/%s yourself", s.engine.name, ErrNoLocks, s.dialect))
+		err := s.CheckSchema(ctx)
+		if down || errors.Is(err, ErrSchemaOld) {
+			err = s.failed("migrating", fmt.Errorf("it is %s: %w; run the statements of the files in migrations/%s yourself", s.engine.name, ErrNoLocks, s.dialect))
 		}
-		return nil
+		return err
 	}
 	files, err := migrations.Files(string(s.dialect))
 	if err != nil {

@@ -176,6 +176,11 @@ func TestMigrateUp_ForeignTable(t *testing.T) {
 				t.Errorf("tables %q, want only %s", got, foreign)
 			}
 		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := stepsOf(t, s).refuseForeign(ended, 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v of a database that does not say which tables it has, want context.Canceled", err)
+		}
 		run(t, s.DB(), "DROP TABLE "+foreign)
 		if err := s.MigrateUp(t.Context()); err != nil {
 			t.Error(err)
@@ -266,8 +271,8 @@ func migrateDownTo(t *testing.T, s *SQL, version uint) {
 	}
 }
 
-// upStatements returns the statements of a migration up.
-func upStatements(t *testing.T, s *SQL, number int) []string {
+// stepsOf returns a driver that knows the migrations of the database, but cannot run them.
+func stepsOf(t *testing.T, s *SQL) *stepDriver {
 	t.Helper()
 	files, err := migrations.Files(string(s.dialect))
 	if err != nil {
@@ -277,8 +282,14 @@ func upStatements(t *testing.T, s *SQL, number int) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer source.Close()
-	all, err := (&stepDriver{source: source}).up(number)
+	t.Cleanup(func() { _ = source.Close() })
+	return &stepDriver{sql: s, source: source, latest: 1}
+}
+
+// upStatements returns the statements of a migration up.
+func upStatements(t *testing.T, s *SQL, number int) []string {
+	t.Helper()
+	all, err := stepsOf(t, s).up(number)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,7 +427,8 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 	}
 }
 
-// TestLockPatiently checks that the wait for another migration does not end with a single try.
+// TestLockPatiently checks that the wait for another migration does not end with a single try, and
+// that its end is explained.
 func TestLockPatiently(t *testing.T) {
 	t.Parallel()
 	for n, err := range []error{nil, io.EOF} {
@@ -430,6 +442,9 @@ func TestLockPatiently(t *testing.T) {
 			t.Errorf("%d: error %v, not asked for %v", n, got, answers)
 		}
 	}
+	if err := new(SQL).migrationError(database.ErrLocked, 1); !errors.Is(err, database.ErrLocked) || !strings.Contains(err.Error(), "another migration has not ended") {
+		t.Errorf("the other migration does not end: %v", err)
+	}
 }
 
 func TestMigrate_ContextEnded(t *testing.T) {
@@ -441,7 +456,9 @@ func TestMigrate_ContextEnded(t *testing.T) {
 		if err := s.MigrateUp(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v, want context.Canceled", err)
 		}
-		checkVersion(t, s, 0)
+		if exists, err := s.hasTable(t.Context(), "schema_migrations"); err != nil || exists {
+			t.Errorf("it has begun: %v, %v", exists, err)
+		}
 		ctx, cancel = context.WithCancel(t.Context())
 		err := s.migrate(ctx, false, func(context.Context, *stepDriver, *migrate.Migrate) error {
 			cancel() // the library then starts no further migration, and reports success
@@ -522,7 +539,35 @@ func TestMigrate_ProcessesAtOnce(t *testing.T) {
 	})
 }
 
-// TestWholeDriver_ClosesPool checks that the driver closes its pool, even if it cannot be opened.
+// TestHoldUnused_Fails checks that a migration is not reverted if its tables cannot be locked, or
+// cannot be read.
+func TestHoldUnused_Fails(t *testing.T) {
+	t.Parallel()
+	for _, d := range testenv.NetworkDatabases() {
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			s := opened(t, d.URL(t))
+			if err := refuseLosses(t.Context(), s.pool, 1); err == nil {
+				t.Error("tables that do not exist have no rows")
+			}
+			if err := s.MigrateUp(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			driver, err := s.migrations(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer driver.Close()
+			steps := stepDriver{migrationDriver: driver, sql: s}
+			if err := steps.holdUnused(t.Context(), 1, []string{"DROP TABLE nowhere"}); err == nil {
+				t.Error("a table that does not exist was locked")
+			}
+		})
+	}
+}
+
+// TestWholeDriver_ClosesPool checks that the driver closes its pool, even if it cannot be opened, and
+// that the driver for MySQL does.
 func TestWholeDriver_ClosesPool(t *testing.T) {
 	t.Parallel()
 	mustBeClosed := func(pool *sql.DB) {
@@ -549,6 +594,15 @@ func TestWholeDriver_ClosesPool(t *testing.T) {
 		t.Error("opened without a server")
 	}
 	mustBeClosed(away)
+
+	migrations, err := opened(t, testenv.MariaDB(t)).migrations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Close(); err != nil {
+		t.Error(err)
+	}
+	mustBeClosed(migrations.(*mysqlDriver).pool)
 }
 
 // TestWholeDriver_FailureChangesNothing checks that a failed migration leaves the schema unchanged

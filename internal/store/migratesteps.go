@@ -82,11 +82,8 @@ func (d *stepDriver) SetVersion(version int, dirty bool) error {
 		}
 		d.reverts = d.version
 	}
-	err := d.migrationDriver.SetVersion(version, dirty)
-	if err == nil {
-		d.version = version
-	}
-	return err
+	d.version = version
+	return d.migrationDriver.SetVersion(version, dirty)
 }
 
 func (d *stepDriver) Run(text io.Reader) error {

@@ -45,14 +45,11 @@ func (d *wholeDriver) Open(string) (database.Driver, error) {
 
 func (d *wholeDriver) Close() error { return errors.Join(d.conn.Close(), d.pool.Close()) }
 
-// Lock begins the transaction.
+// Lock begins the transaction. If it or Unlock fails, Close ends what is left of the transaction.
 func (d *wholeDriver) Lock() error {
 	return database.CasRestoreOnErr(&d.locked, false, true, database.ErrLocked, func() error {
-		for n, statement := range d.begin {
+		for _, statement := range d.begin {
 			if err := d.exec(statement); err != nil {
-				if n > 0 {
-					err = errors.Join(err, d.exec("ROLLBACK"))
-				}
 				return err
 			}
 		}
@@ -63,14 +60,10 @@ func (d *wholeDriver) Lock() error {
 // Unlock commits the transaction, or rolls it back if a migration failed.
 func (d *wholeDriver) Unlock() error {
 	return database.CasRestoreOnErr(&d.locked, true, false, database.ErrNotLocked, func() error {
-		if !d.failed {
-			err := d.exec("COMMIT")
-			if err == nil {
-				return nil
-			}
-			return errors.Join(err, d.exec("ROLLBACK"))
+		if d.failed {
+			return d.exec("ROLLBACK")
 		}
-		return d.exec("ROLLBACK")
+		return d.exec("COMMIT")
 	})
 }
 

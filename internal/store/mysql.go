@@ -27,7 +27,7 @@ func openMySQL(ctx context.Context, u *url.URL, hosts []string) (*SQL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadURL, err)
 	}
-	s := &SQL{dialect: sqltx.MySQL, hasServer: true, commitsDDL: true, target: "MySQL at " + config.Addr}
+	s := &SQL{dialect: sqltx.MySQL, commitsDDL: true, target: "MySQL at " + config.Addr}
 	version, err := mysqlVersion(ctx, config)
 	if err != nil {
 		return nil, s.failed("connecting to", err)

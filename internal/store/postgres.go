@@ -30,7 +30,6 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 	}
 	s := &SQL{
 		dialect:    sqltx.Postgres,
-		hasServer:  true,
 		target:     "PostgreSQL at " + strings.Join(postgresHosts(config), ","),
 		migrations: func(ctx context.Context) (migrationDriver, error) { return postgresMigrations(ctx, config) },
 	}

@@ -194,6 +194,25 @@ func newFaultyProxy(t testing.TB, redis string) *faultyProxy {
 	return p
 }
 
+// TestNoRetryDialer_Silent checks that a TLS handshake with a silent server ends. The context of a
+// subscription has no deadline.
+func TestNoRetryDialer_Silent(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	dialled := make(chan error, 1)
+	go func() {
+		_, err := noRetryDialer(new(tls.Config))(context.Background(), "tcp", listener.Addr().String())
+		dialled <- err
+	}()
+	if err := testenv.Receive(t, "the end of the handshake", dialled); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestLostConnection_LooksFinal checks that the client does not treat the error of a lost
 // connection as one after which commands are sent again, in reads or in writes. If a pipeline was
 // written in part, its first commands may have run.

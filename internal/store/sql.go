@@ -39,7 +39,6 @@ type SQL struct {
 	dialect    sqltx.Dialect
 	engine     sqlEngine
 	version    string // text of version(); empty for SQLite
-	hasServer  bool   // the database has a server, which can stop answering
 	commitsDDL bool   // it commits each change of tables on its own
 	target     string // name of the database in error messages
 	pooled     bool   // a pooler stands between PostgreSQL and this process
@@ -198,10 +197,8 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 	err := s.connect(ctx)
 	if err == nil {
 		s.db, err = gorm.Open(dialector, &gorm.Config{
-			SkipDefaultTransaction: true,
-			DisableAutomaticPing:   true,
-			Logger:                 sqltx.SlowLog(slog.Default()),
-			NowFunc:                func() time.Time { return time.Now().UTC() },
+			DisableAutomaticPing: true,
+			Logger:               sqltx.SlowLog(slog.Default()),
 		})
 	}
 	if err != nil {
@@ -226,8 +223,8 @@ func (s *SQL) failed(doing string, err error) error {
 	return fmt.Errorf("%s %s: %w", doing, s.target, err)
 }
 
-// DB returns the pool as gorm wraps it. It has no default transactions and no
-// prepared statements; statements are logged only if they take over 1 s.
+// DB returns the pool as gorm wraps it. It has no prepared statements; statements are logged only if
+// they take over 1 s.
 func (s *SQL) DB() *gorm.DB { return s.db }
 
 // Pool returns the pool of connections, for its statistics.

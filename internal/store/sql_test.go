@@ -434,6 +434,15 @@ func TestRedact(t *testing.T) {
 }
 
 // run runs a statement, which must succeed.
+// TestOpenSQL_OneSession checks that opening a MySQL database leaves only the session of the pool.
+func TestOpenSQL_OneSession(t *testing.T) {
+	t.Parallel()
+	s := opened(t, testenv.MariaDB(t))
+	testenv.Await(t, "the server has one session", func() bool {
+		return one[int](t, s.DB(), "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE()") == 1
+	})
+}
+
 func run(t testing.TB, db *gorm.DB, statement string, values ...any) {
 	t.Helper()
 	if err := db.Exec(statement, values...).Error; err != nil {

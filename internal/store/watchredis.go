@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -19,8 +18,7 @@ import (
 // of the client, until ctx ends. Calls of changed do not overlap.
 //
 // A master that could not be reached is compared with its last known state when it answers again. A
-// master that has never answered counts as changed at its first answer. A server without a run ID
-// (the embedded Redis) is not watched.
+// master that has never answered counts as changed at its first answer.
 //
 // WatchRedis adds a hook to the client that cannot be removed, so call it once for a client.
 func WatchRedis(ctx context.Context, client redis.UniversalClient, every time.Duration, changed func()) {
@@ -50,8 +48,8 @@ type watch struct {
 	known   map[string]identity // by address
 }
 
-// identity changes when a master is replaced, restarts, or becomes a replica
-// and then a master again.
+// identity changes when a master is replaced, restarts, or becomes a replica and then a master
+// again. The in-process Redis has no run ID and no replication ID.
 type identity struct{ runID, role, replicationID string }
 
 // poll reads the identities of the masters, stores them as known, and reports whether any of them
@@ -87,23 +85,13 @@ func (w *watch) poll(ctx context.Context) bool {
 	return differs
 }
 
-var errNoRunID = errors.New("the server reports no run ID")
-
 // identify reads the identity of the node.
 func identify(ctx context.Context, node *redis.Client) (identity, error) {
 	fields, err := info(ctx, node, "server", "replication")
 	if err != nil {
 		return identity{}, err
 	}
-	id := identity{
-		runID:         fields["run_id"],
-		role:          fields["role"],
-		replicationID: fields["master_replid"],
-	}
-	if id.runID == "" {
-		return identity{}, errNoRunID
-	}
-	return id, nil
+	return identity{fields["run_id"], fields["role"], fields["master_replid"]}, nil
 }
 
 // info returns the fields of these sections of INFO, read in one pipeline.

@@ -343,7 +343,33 @@ func TestWatchRedis_Dials(t *testing.T) {
 	})
 }
 
-func TestWatchRedis_EmbeddedIsNotWatched(t *testing.T) {
+// TestWatchRedis_NoRunID checks that the restart of a server without a run ID is noticed by its
+// replication ID.
+func TestWatchRedis_NoRunID(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t)
+	client := openedRedis(t, server.URL())
+	client.AddHook(faults.Around(func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+		err := run(ctx)
+		for _, cmd := range cmds {
+			if info, ok := cmd.(*redis.StringCmd); ok {
+				info.SetVal(strings.ReplaceAll(info.Val(), "run_id:", "other_id:"))
+			}
+		}
+		return err
+	}))
+	w := watch{client: client, timeout: time.Minute}
+	w.poll(t.Context())
+	if w.poll(t.Context()) {
+		t.Error("a server that goes on counts as changed")
+	}
+	server.Kill()
+	server.Restart()
+	testenv.Await(t, "the restart is noticed", func() bool { return w.poll(t.Context()) })
+}
+
+// TestWatchRedis_InProcess checks that a server without a run ID does not count as changed.
+func TestWatchRedis_InProcess(t *testing.T) {
 	t.Parallel()
 	watchRedis(t, openInProcessRedis(t).Client(), pollInterval).checkNoCalls(t)
 }

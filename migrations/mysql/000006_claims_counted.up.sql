@@ -1,5 +1,5 @@
 -- While the claims on a SKU are counted, claims_counted_to is the last order, by ID, whose units are in them, and the limit does not hold yet. Otherwise it is null.
--- In buyer_limit, a number below 0 said that they were being counted. An older program would take every limit above 0 for one that holds. So the column has a new name: an older program can change no stock any more.
+-- In buyer_limit, a number below 0 said that they were being counted. An older program would take every limit above 0 for one that holds. So the column has a new name: a program that knows only the old one can lock no stock row any more.
 ALTER TABLE stock
     RENAME COLUMN buyer_limit TO limit_per_buyer,
     ADD COLUMN claims_counted_to BINARY(16) NULL;

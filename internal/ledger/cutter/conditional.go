@@ -83,7 +83,7 @@ func whyNot(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.Take,
 	if r := rs[l.sku]; r.limit == 0 && r.available < l.units {
 		return Refused(stock.Refuse(l.sku, stock.ErrSoldOut)), nil
 	}
-	decisions, err := underLock(ctx, tx, g, []stock.Take{t}, true)
+	decisions, err := underLock(ctx, tx, g, []stock.Take{t})
 	if err != nil {
 		return Decision{}, err
 	}

@@ -36,7 +36,7 @@ func TestFailures(t *testing.T) {
 	db := sqltx.New(store.OverSQLite(s.DB(), faulty), sqltx.SQLite)
 
 	first, _ := stock.Generation(1).Epochs()
-	for sku, limit := range map[string]int{"plain": 0, "other": 0, "limited": 3, "counting": 3} {
+	for sku, limit := range map[string]int{"plain": 0, "other": 0, "parted": 0, "limited": 3, "counting": 3} {
 		if _, err := s.Ledger().Exec(t.Context(), "INSERT INTO stock (sku, kind, total, available, epoch, limit_per_buyer) VALUES (?, 'product', 9, 9, ?, ?)", sku, first, limit); err != nil {
 			t.Fatal(err)
 		}
@@ -44,6 +44,7 @@ func TestFailures(t *testing.T) {
 	for _, sql := range []string{
 		"UPDATE stock SET claims_counted_to = X'FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF' WHERE sku = 'counting'",
 		"INSERT INTO claims (sku, buyer_id, units) VALUES ('limited', 'b', 1)",
+		"INSERT INTO stock_parts (sku, part, available, epoch) SELECT sku, number, 1, epoch FROM stock, (SELECT 1 AS number UNION SELECT 2 UNION SELECT 3) WHERE sku = 'parted'",
 	} {
 		if _, err := s.Ledger().Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -66,15 +67,27 @@ func TestFailures(t *testing.T) {
 	all := cutters()
 	all["unit-rows"] = func() cutter.Cutter { // a cutter that has found too few free units
 		c := cutter.UnitRows()
-		for _, sku := range []stock.SKU{"plain", "other", "limited", "counting"} {
-			if _, _, err := cut(c, taking(stock.Line{SKU: sku, Quantity: 1}), faults.Fault{}); !errors.Is(err, cutter.ErrConflict) {
-				t.Fatalf("without unit rows: %v, want %v", err, cutter.ErrConflict)
+		for sku, units := range map[stock.SKU]int64{"plain": 1, "other": 1, "limited": 1, "counting": 1, "parted": 4} {
+			if _, _, err := cut(c, taking(stock.Line{SKU: sku, Quantity: units}), faults.Fault{}); !errors.Is(err, cutter.ErrConflict) {
+				t.Fatalf("without %d unit rows: %v, want %v", units, err, cutter.ErrConflict)
 			}
 		}
 		return c
 	}
 	if hit, decisions, err := cut(cutter.UnitRows(), taking(stock.Line{SKU: "plain", Quantity: 1}), faults.Fault{Kind: faults.BadValue, Nth: 1}); !errors.Is(err, errRefused) {
 		t.Errorf("unit-rows, that may have free units: after %q: %v, %v", hit, decisions, err)
+	}
+	type read struct {
+		of   string // the cutter; empty: all
+		text string // a part of the statement
+		nth  int
+	}
+	reads := map[string][]read{ // by group
+		"limited":            {{"", "FROM stock ", 1}, {"", "FROM claims", 1}},
+		"counting":           {{"", "FROM stock ", 1}},
+		"from a part":        {{"slots", "AND part =", 2}, {"unit-rows", "SELECT part", 1}},
+		"more than in parts": {{"slots", "SELECT sku, part", 1}},
+		"more than there is": {{"unit-rows", "SELECT part", 2}},
 	}
 	for name, newCutter := range all {
 		for group, takes := range map[string][]stock.Take{
@@ -83,6 +96,9 @@ func TestFailures(t *testing.T) {
 			"the second sold out": taking(stock.Line{SKU: "other", Quantity: 1}, stock.Line{SKU: "plain", Quantity: 10}),
 			"limited":             append(taking(stock.Line{SKU: "limited", Quantity: 1}), taking(stock.Line{SKU: "plain", Quantity: 1})...),
 			"counting":            taking(stock.Line{SKU: "counting", Quantity: 1}),
+			"from a part":         taking(stock.Line{SKU: "parted", Quantity: 1}),
+			"more than in parts":  taking(stock.Line{SKU: "parted", Quantity: 4}),
+			"more than there is":  taking(stock.Line{SKU: "parted", Quantity: 13}),
 		} {
 			for n, injected := 1, true; injected; n++ {
 				hit, decisions, err := cut(newCutter(), takes, faults.Fault{Kind: faults.BadValue, Nth: n})
@@ -94,9 +110,11 @@ func TestFailures(t *testing.T) {
 					t.Fatalf("%s, %s: never ends without a fault", name, group)
 				}
 			}
-			tables := map[string][]string{"limited": {"FROM stock ", "FROM claims"}, "counting": {"FROM stock "}}
-			for _, table := range tables[group] { // the cutter cannot read rows of these tables
-				hit, decisions, err := cut(newCutter(), takes, faults.Fault{Kind: faults.Garbled, Nth: 1, Only: table})
+			for _, r := range reads[group] { // its rows cannot be read
+				if r.of != "" && r.of != name {
+					continue
+				}
+				hit, decisions, err := cut(newCutter(), takes, faults.Fault{Kind: faults.Garbled, Nth: r.nth, Only: r.text})
 				if len(hit) == 0 || !errors.Is(err, sqltx.ErrScan) || decisions != nil {
 					t.Errorf("%s, %s: after %q: %v, %v", name, group, hit, decisions, err)
 				}

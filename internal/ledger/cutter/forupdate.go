@@ -18,22 +18,22 @@ type forUpdate struct{}
 
 func (forUpdate) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
 	return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
-		return underLock(ctx, tx, g, takes, true)
+		return underLock(ctx, tx, g, takes)
 	}}, nil
 }
 
-// underLock locks the rows of the takes and cuts. If refuse is false, it refuses
-// nothing for lack of stock, and the count may fall below 0.
-func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
+// underLock locks the rows of the takes and cuts.
+func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take) ([]Decision, error) {
 	rs, err := lock(ctx, tx, takes)
 	if err != nil {
 		return nil, err
 	}
-	return rs.cut(ctx, tx, g, takes, refuse)
+	return rs.cut(ctx, tx, g, takes, true)
 }
 
-// cut decides the takes, and updates the stock rows and the claims. The rows must be stock
-// rows without the units in their parts. The caller must hold the row locks.
+// cut decides the takes, and updates the stock rows and the claims. If refuse is false, it refuses
+// nothing for lack of stock, and the count may fall below 0. The rows must be stock rows without the
+// units in their parts. The caller must hold the row locks.
 func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
 	decisions, accepted, claims, err := rs.decide(ctx, tx, g, takes, refuse)
 	if err != nil || len(accepted) == 0 {

@@ -20,7 +20,7 @@ func (optimistic) Plan(ctx context.Context, db *sqltx.DB, g stock.Generation, ta
 	seen, err := read(ctx, db, takes)
 	return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
 		if seen.claimed() {
-			return underLock(ctx, tx, g, takes, true)
+			return underLock(ctx, tx, g, takes)
 		}
 		decisions := seen.takeAll(takes, g, true)
 		skus, units := unitsOf(acceptedTakes(takes, decisions))

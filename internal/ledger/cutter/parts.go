@@ -96,9 +96,6 @@ func lockParts(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU) (map[stock.S
 // eachPart calls do for each part of the SKUs, by SKU and number. rowLock is the clause that
 // locks them, or empty.
 func eachPart(ctx context.Context, tx *sqltx.Tx, skus []stock.SKU, rowLock string, do func(sku stock.SKU, number int, available int64)) error {
-	if len(skus) == 0 {
-		return nil
-	}
 	return tx.QueryEach(ctx, func(found *sql.Rows) error {
 		var (
 			sku       stock.SKU

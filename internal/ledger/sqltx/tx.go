@@ -212,10 +212,7 @@ func (t *transaction) Rollback() error {
 }
 
 // discard closes the connection, so that it is not used again.
-func (t *transaction) discard() {
-	_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
-	_ = t.conn.Close()
-}
+func (t *transaction) discard() { _ = t.conn.Raw(func(any) error { return driver.ErrBadConn }) }
 
 // execMySQL sends all statements as one text if the server stops a text at the
 // first error and when the transaction is lost. Otherwise it sends them one after
