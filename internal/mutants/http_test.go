@@ -69,7 +69,7 @@ var httpAPI = []mutant{
 	{"an outage never ends", counting, "case o.unreported == 0:", "case false:", "internal/loglimit TestOutage"},
 	{"an outage is over after the end", counting, "	case t.open[message] != o: // Close has ended the outage already\n", "", "internal/loglimit TestClose"},
 	{"a log of warnings says that an outage is over", counting, "o.total == 1 || !o.to.Enabled(ctx, slog.LevelInfo)", "o.total == 1", "internal/loglimit TestLevel"},
-	{"counted warnings are lost at the end", counting, "\t\to.summarize()\n\t\tdelete", "\t\tdelete", "internal/loglimit TestClose"},
+	{"counted warnings are lost at the end", counting, "\t\to.summarize()\n\t\tdelete", "\t\t_ = o\n\t\tdelete", "internal/loglimit TestClose"},
 	{"everybody sees the console", routes, `consolePath+"stream", a.adminOnly,`, `consolePath+"stream",`, "internal/httpapi TestConsole/the_stream_without_the_token"},
 	{"everybody starts a rush", routes, `e.POST(consolePath+"rush", a.adminOnly,`, `e.POST(consolePath+"rush",`, "internal/httpapi TestConsole/starting_a_rush_without_the_token"},
 	{"any number of consoles", feed, "len(f.streams) >= maxStreams", "false", "internal/console TestStreamsAreBounded"},
