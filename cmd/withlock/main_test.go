@@ -747,9 +747,11 @@ func TestGuardStopped(t *testing.T) {
 	// withlock would kill the command only after the grace.
 	w := start(t, folder, with(flags, with([]string{"--grace", (10 * testenv.Patience).String()}, shell(`trap 'echo > terminated; exit' TERM; (echo > ready) & kill -STOP $$; while :; do sleep 0.05; done`)...)...)...)
 	awaitFile(t, filepath.Join(folder, "ready"))
-	if err := syscall.Kill(guardOf(t, w.cmd.Process.Pid), syscall.SIGSTOP); err != nil {
+	guard := guardOf(t, w.cmd.Process.Pid)
+	if err := syscall.Kill(guard, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = syscall.Kill(guard, syscall.SIGCONT) }) // if withlock has not ended it
 	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func (s *screen) runIn(t *testing.T, environment []string, script string, args .
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // the shell, and the one that it starts for a pipe
 		_ = cmd.Wait()
 		if t.Failed() {
 			s.mu.Lock()
