@@ -65,7 +65,7 @@ test: servers ## Run every test except the mutants, with the race detector, on r
 mutants: TIMEOUT = 60m
 .PHONY: mutants
 mutants: servers ## Break the code in one place at a time and expect a test to fail
-	$(RERUNNING) --packages=./internal/mutants -- -tags mutants -count=1 -parallel 6 -timeout $(TIMEOUT)
+	$(RERUNNING) --packages=./internal/mutants -- -tags mutants -count=1 -parallel 9 -timeout $(TIMEOUT)
 
 # The packages whose code is broken, and those whose tests may convict.
 mutate: PACKAGES = ./internal/ledger ./internal/ledger/cutter ./internal/ledger/sqltx ./internal/order ./internal/reconcile ./internal/stock/gate \

@@ -152,10 +152,10 @@ func (h *hold) acquire(ctx context.Context, wait bool) (err error) {
 // h.mu.
 func (h *hold) setGrant(g Grant, since time.Time) {
 	h.grant, h.since = g, since
-	if g, ok := g.(ExpiringGrant); ok {
+	if g, ok := g.(ExpiringGrant); ok && !h.ended {
 		h.expiry = time.AfterFunc(time.Until(g.Until()), func() { h.expire(g) })
 	}
-	if g, ok := g.(WatchedGrant); ok {
+	if g, ok := g.(WatchedGrant); ok && !h.ended {
 		h.watch = time.AfterFunc(watchDelay, func() { h.watchGrant(g) })
 	}
 }

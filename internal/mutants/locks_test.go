@@ -107,7 +107,7 @@ var locks = []mutant{
 	{"one server of Redlock grants a lock alone", "internal/lock/redlock/redlock.go", "quorum: len(clients)/2 + 1}", "quorum: 1}", "internal/lock/redlock TestServersKilled"},
 	{"a closed ZooKeeper Locker keeps its leases", zookeeperLock, "l.backend.suspend() // the client", "// the client", "internal/lock/zookeeper TestCloseEndsLeases"},
 	{"a loss during a handover is ignored", handover, "	reason := l.reason\n	l.mu.Unlock()", "	var reason error\n	l.mu.Unlock()", "internal/lock TestLossDuringHandover"},
-	{"a lease does not end by itself", locker, "if g, ok := g.(ExpiringGrant); ok {", "if g, ok := g.(ExpiringGrant); ok && false {", "internal/lock TestLeaseExpires"},
+	{"a lease does not end by itself", locker, "if g, ok := g.(ExpiringGrant); ok && !h.ended {", "if g, ok := g.(ExpiringGrant); ok && false {", "internal/lock TestLeaseExpires"},
 	{"a renewed lease ends at its old end", lostLock, "if left <= 0 {", "if true {", "internal/lock TestLeaseExpires"},
 	{"a watch of etcd that began late is relied on", etcdLock, "if found.Header.GetRevision() > began && pause < readAll {", "if found.Header.GetRevision() > began && pause < 0*readAll {", "internal/lock/etcd TestWatchBeginsLate/a_write_meanwhile"},
 	{"a waiter on etcd reads again although its watch is in time", etcdLock, "if found.Header.GetRevision() > began && pause < readAll {", "if began >= 0 && pause < readAll {", "internal/lock/etcd TestWatchBeginsLate/no_write_meanwhile"},

@@ -233,7 +233,7 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
-	return nil // if the session has ended meanwhile, Acquire reports the loss
+	return context.Cause(g.session.ctx) // ctx may end a moment later than the session
 }
 
 // entry is one version of a key. A reused session writes its key again, with a greater create
