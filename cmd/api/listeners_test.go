@@ -64,11 +64,16 @@ func issueCertificate(t *testing.T, certFile, keyFile string, serial int64) *x50
 	return cert
 }
 
-// trusting returns a client that trusts one certificate. Its connections stay open.
-func trusting(t *testing.T, cert *x509.Certificate, http2 bool) *http.Client {
+// trust returns the settings of a client that trusts one certificate.
+func trust(cert *x509.Certificate) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AddCert(cert)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: http2}
+	return &tls.Config{RootCAs: roots}
+}
+
+// trusting returns a client that trusts one certificate. Its connections stay open.
+func trusting(t *testing.T, cert *x509.Certificate, http2 bool) *http.Client {
+	transport := &http.Transport{TLSClientConfig: trust(cert), ForceAttemptHTTP2: http2}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
@@ -90,9 +95,7 @@ func (c keptConnection) RoundTrip(r *http.Request) (*http.Response, error) {
 // keepConnection returns a client with one connection to the address, which trusts one certificate.
 func keepConnection(t *testing.T, address string, cert *x509.Certificate) *http.Client {
 	t.Helper()
-	roots := x509.NewCertPool()
-	roots.AddCert(cert)
-	conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots})
+	conn, err := tls.Dial("tcp", address, trust(cert))
 	if err != nil {
 		t.Fatal(err)
 	}

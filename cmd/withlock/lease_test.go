@@ -80,11 +80,7 @@ func TestFailedConfirmation(t *testing.T) {
 // before its lease ends, however long the grace.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
-	stdin, orders, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stdin.Close(); orders.Close() })
+	_, orders := pipe(t)
 	l := &lease{grace: time.Hour, term: time.Now(), kill: time.Now().Add(time.Minute)}
 	if err := l.prolong(1<<30, &guard{orders: orders}, time.Now().Add(24*time.Hour)); !errors.Is(err, errOverdue) {
 		t.Errorf("the deadline is moved: %v", err)
@@ -158,11 +154,7 @@ func TestGuardKillsInTime(t *testing.T) {
 // TestSilentGuard checks that withlock does not wait for ever for a guard that does not start.
 func TestSilentGuard(t *testing.T) {
 	t.Parallel()
-	ready, stdout, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ready.Close(); stdout.Close() })
+	ready, _ := pipe(t)
 	failed := make(chan error, 1)
 	go func() { failed <- (&guard{ready: ready}).awaitReady() }()
 	if err := testenv.Receive(t, "the wait for the guard ends", failed); !errors.Is(err, os.ErrDeadlineExceeded) {

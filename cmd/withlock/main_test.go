@@ -623,20 +623,23 @@ func TestSignalBeforeTheCommand(t *testing.T) {
 	w.mustExit(128 + int(syscall.SIGQUIT))
 }
 
+// pipe returns the two ends of a pipe, which are closed at the end of the test.
+func pipe(t *testing.T) (reader, writer *os.File) {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { reader.Close(); writer.Close() })
+	return reader, writer
+}
+
 // TestSlowStart checks that the lock is confirmed once the guard and the command's process have
 // started. Before that, the deadlines of a short lease may pass on a busy machine.
 func TestSlowStart(t *testing.T) {
 	t.Parallel()
-	stdin, orders, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stdin.Close(); orders.Close() })
-	ready, stdout, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ready.Close(); stdout.Close() })
+	_, orders := pipe(t)
+	ready, stdout := pipe(t)
 	if _, err := stdout.Write([]byte{0}); err != nil {
 		t.Fatal(err)
 	}
@@ -844,11 +847,7 @@ func acquireHere(t *testing.T, flags []string) (config, *recipe.Slot) {
 // TestFullPipe checks that an order to a guard that does not read fails when the pipe is full.
 func TestFullPipe(t *testing.T) {
 	t.Parallel()
-	stdin, orders, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stdin.Close(); orders.Close() })
+	_, orders := pipe(t)
 	failed := make(chan error, 1)
 	go func() {
 		g := &guard{orders: orders}
@@ -868,11 +867,7 @@ func TestFullPipe(t *testing.T) {
 // acts on an older one that is due.
 func TestNewerOrder(t *testing.T) {
 	t.Parallel()
-	stdin, orders, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stdin.Close(); orders.Close() })
+	stdin, orders := pipe(t)
 	g := &guard{orders: orders}
 	if err := g.extend(1, time.Now(), time.Now()); err != nil {
 		t.Fatal(err)
