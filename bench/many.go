@@ -37,9 +37,9 @@ func (l *lab) many(ctx context.Context) error {
 	}
 	defer func() { stop() }()
 	sku := 0
-	// mend measures the first order of a SKU, and the time until every count is at the gate.
+	// refill measures the first order of a SKU, and the time until every count is at the gate.
 	// refills is the service's counter beforehand.
-	mend := func(when string, refills float64) error {
+	refill := func(when string, refills float64) error {
 		begin := time.Now()
 		sku += l.Rows / 7
 		if err := l.order(ctx, api.URL(), "u-1", fmt.Sprint("s", 1+sku%l.Rows)); err != nil {
@@ -59,7 +59,7 @@ func (l *lab) many(ctx context.Context) error {
 		begin := time.Now()
 		api = l.serve(strategy)
 		add("start to ready, "+strategy+" after another strategy", "%d ms", time.Since(begin).Milliseconds())
-		if err := mend("after the start of "+strategy, 0); err != nil {
+		if err := refill("after the start of "+strategy, 0); err != nil {
 			return err
 		}
 		if strategy != "lua" {
@@ -73,7 +73,7 @@ func (l *lab) many(ctx context.Context) error {
 		if err := l.client.FlushAll(ctx).Err(); err != nil {
 			return err
 		}
-		if err := mend("after FLUSHALL", counters[refillsTotal]); err != nil {
+		if err := refill("after FLUSHALL", counters[refillsTotal]); err != nil {
 			return err
 		}
 		stop()

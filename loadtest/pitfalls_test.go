@@ -74,7 +74,7 @@ func TestPitfallsOut(t *testing.T) {
 	}
 	for _, has := range []string{
 		"two-databases: Two databases written without write isolation\n", "\n  flawed: each database commits at once",
-		"\n  damage: 1 unit sold and still available\n", "\n  mended: reserve, then confirm or cancel\n", "\n  damage: none\n",
+		"\n  damage: 1 unit sold and still available\n", "\n  fixed: reserve, then confirm or cancel\n", "\n  damage: none\n",
 		"\nran 3 of 3 versions; 0 were not as expected\n",
 	} {
 		if !strings.Contains(stdout, has) {

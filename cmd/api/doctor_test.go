@@ -102,8 +102,8 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// TestDoctor_MendsNothing checks that the doctor neither creates nor changes files and rows.
-func TestDoctor_MendsNothing(t *testing.T) {
+// TestDoctor_ChangesNothing checks that the doctor neither creates nor changes files and rows.
+func TestDoctor_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "ledger.db")
 	expect(t, examined(t, 1, "--db", "sqlite://"+missing, "--strategy", "merged"), store.Problem, "database", "no such file")

@@ -221,9 +221,9 @@ func (r *fakeReconciler) Levels(context.Context, []ledger.StockRow) ([]stock.Lev
 }
 
 func (r *fakeReconciler) PrepareRetry(_ context.Context, reason error, skus ...stock.SKU) error {
-	r.call("mend")
+	r.call("retry")
 	if !stock.Reconcilable(reason) || !slices.Equal(skus, []stock.SKU{apple}) {
-		return fmt.Errorf("asked to mend %v: %w", skus, reason)
+		return fmt.Errorf("asked to prepare a retry of %v: %w", skus, reason)
 	}
 	if r.cannot != nil {
 		return r.cannot
@@ -375,11 +375,11 @@ func TestShrink(t *testing.T) {
 			prepare: func(s *shop) { s.gate.lost = errAway },
 		},
 		{
-			name: "an empty gate", total: 7, available: 3, calls: []string{"set", "take", "mend", "set", "take", "shrink", "end"},
+			name: "an empty gate", total: 7, available: 3, calls: []string{"set", "take", "retry", "set", "take", "shrink", "end"},
 			prepare: func(s *shop) { s.gate.filled = false },
 		},
 		{
-			name: "a stale epoch", total: 7, available: 3, calls: []string{"set", "take", "shrink", "end", "mend", "set", "take", "shrink", "end"},
+			name: "a stale epoch", total: 7, available: 3, calls: []string{"set", "take", "shrink", "end", "retry", "set", "take", "shrink", "end"},
 			prepare: func(s *shop) {
 				refuse := failing(1, stock.Refuse(apple, stock.ErrStaleEpoch))
 				s.ledger.meet = func(stock.Take) (error, bool) {
@@ -456,7 +456,7 @@ func TestTries(t *testing.T) {
 					for range failures {
 						calls = append(calls, "set")
 						if stock.Reconcilable(reason) {
-							calls = append(calls, "mend")
+							calls = append(calls, "retry")
 						}
 					}
 					_, _, err := s.set(t.Context(), 15)
@@ -491,12 +491,12 @@ func TestRefusals(t *testing.T) {
 		{"unusable", func(s *shop) { s.reconciler.unusable = errAway }, stock.ErrUnavailable, nil},
 		{"the ledger is away", func(s *shop) { s.ledger.refuse = failing(1, errAway) }, stock.ErrUnavailable, []string{"set"}},
 		{"another kind", func(s *shop) { s.ledger.row.Kind = stock.Coupon }, stock.ErrKindFixed, []string{"set"}},
-		{"superseded while mending", func(s *shop) {
+		{"superseded before the retry", func(s *shop) {
 			s.ledger.refuse, s.reconciler.cannot = failing(1, stock.ErrNotAdopted), superseded
-		}, stock.ErrSuperseded, []string{"set", "mend"}},
-		{"not mended", func(s *shop) {
+		}, stock.ErrSuperseded, []string{"set", "retry"}},
+		{"no retry", func(s *shop) {
 			s.ledger.refuse, s.reconciler.cannot = failing(1, stock.ErrNotAdopted), errAway
-		}, stock.ErrUnavailable, []string{"set", "mend"}},
+		}, stock.ErrUnavailable, []string{"set", "retry"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := stocked(true, 4)

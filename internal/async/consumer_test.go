@@ -115,7 +115,7 @@ func oneUnit() stock.Deduction {
 // consumer returns a consumer that claims orders as soon as another consumer has left them.
 func (r *rig) consumer() *Consumer {
 	registry := prometheus.NewRegistry()
-	return NewConsumer(&impatient{r.journal}, r.ledger, &mender{r}, ignore, slog.New(slog.DiscardHandler), registry, nil)
+	return NewConsumer(&impatient{r.journal}, r.ledger, &reconciler{r}, ignore, slog.New(slog.DiscardHandler), registry, nil)
 }
 
 // run runs a consumer until stop is called.
@@ -239,15 +239,15 @@ func (*memory) Now() time.Time { return time.Now().UTC().Truncate(time.Microseco
 // ignore is a learn function that does nothing.
 func ignore(time.Time, error) {}
 
-// mender reconciles the gate of a rig.
-type mender struct{ r *rig }
+// reconciler reconciles the gate of a rig.
+type reconciler struct{ r *rig }
 
-func (*mender) Usable(context.Context) error                            { return nil }
-func (*mender) PrepareRetry(context.Context, error, ...stock.SKU) error { return nil }
-func (m *mender) GiveBack(ctx context.Context, t stock.Take) bool {
+func (*reconciler) Usable(context.Context) error                            { return nil }
+func (*reconciler) PrepareRetry(context.Context, error, ...stock.SKU) error { return nil }
+func (m *reconciler) GiveBack(ctx context.Context, t stock.Take) bool {
 	return m.r.counter.Give(ctx, t) == nil
 }
-func (*mender) FinishTake(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome {
+func (*reconciler) FinishTake(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome {
 	return out
 }
 

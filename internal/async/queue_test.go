@@ -67,7 +67,7 @@ func TestAccept(t *testing.T) {
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, r *rig) {
-		q := NewQueue(r.journal, r.ledger, &mender{r}, "async", nil)
+		q := NewQueue(r.journal, r.ledger, &reconciler{r}, "async", nil)
 		take, err := q.Take(t.Context(), oneUnit())
 		if err != nil {
 			t.Fatal(err)

@@ -116,7 +116,7 @@ func (p *pile) hold(orders int) (*lockedRows, *Consumer) {
 	for _, t := range p.queued[:orders] {
 		l.held[t.OrderID] = true
 	}
-	return l, NewConsumer(p, l, &mender{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
+	return l, NewConsumer(p, l, &reconciler{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
 }
 
 // TestLockedRow checks that orders with locked stock rows do not delay others. A consumer must work
@@ -192,7 +192,7 @@ func TestClaimsAll(t *testing.T) {
 		a := &abandoned{pile: newPile(5 * maxUnderWay)}
 		a.delivered = len(a.queued)
 		l, _ := a.hold(0)
-		stop := run(t, NewConsumer(a, l, &mender{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil))
+		stop := run(t, NewConsumer(a, l, &reconciler{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil))
 		time.Sleep(claimPause / 2)
 		if stop(); len(a.finished) != len(a.queued) {
 			t.Errorf("%d orders have ended before the next pause, want %d", len(a.finished), len(a.queued))
@@ -227,7 +227,7 @@ func TestReadsBesideFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{pile: newPile(0)}
-		stop := run(t, NewConsumer(f, f, &mender{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil))
+		stop := run(t, NewConsumer(f, f, &reconciler{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil))
 		time.Sleep(time.Minute)
 		if stop(); f.reads < 20 || f.claims < 20 {
 			t.Errorf("in a minute it read %d times and claimed %d times", f.reads, f.claims)

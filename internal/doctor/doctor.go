@@ -77,7 +77,7 @@ type result struct {
 	Check  string      `json:"check"`
 	Level  store.Level `json:"level"`
 	Detail string      `json:"detail"`
-	Mend   string      `json:"mend,omitempty"`
+	Fix    string      `json:"fix,omitempty"`
 }
 
 // examination is one run of the doctor.
@@ -104,7 +104,7 @@ func (e *examination) together(ctx context.Context, checks ...check) {
 	}
 	for i, c := range checks {
 		for _, f := range await(late, found[i]) {
-			e.results = append(e.results, result{c.name, f.Level, f.Detail, f.Mend})
+			e.results = append(e.results, result{c.name, f.Level, f.Detail, f.Fix})
 		}
 	}
 }
@@ -205,8 +205,8 @@ func (e *examination) print(asJSON bool, w io.Writer) error {
 func (e *examination) printLines(w io.Writer, count map[store.Level]int) error {
 	for _, one := range e.results {
 		text := one.Detail
-		if one.Mend != "" {
-			text += "; " + one.Mend
+		if one.Fix != "" {
+			text += "; " + one.Fix
 		}
 		if _, err := fmt.Fprintf(w, "%-8s %-9s %s\n", one.Level, one.Check, text); err != nil {
 			return err

@@ -69,9 +69,9 @@ func (e *examination) checkListen(ctx context.Context) (found store.Findings) {
 			found.OK("%s is free", d.address)
 			continue
 		}
-		mend := "choose a " + d.flag + " that is an address of this machine, with a port that this user may use"
+		fix := "choose a " + d.flag + " that is an address of this machine, with a port that this user may use"
 		if errors.Is(err, syscall.EADDRINUSE) {
-			mend = "choose another " + d.flag + ", or stop the other program"
+			fix = "choose another " + d.flag + ", or stop the other program"
 		}
 		runs, serves := "", false
 		if !errors.Is(err, syscall.EADDRNOTAVAIL) { // an instance on that address runs on another machine
@@ -81,11 +81,11 @@ func (e *examination) checkListen(ctx context.Context) (found store.Findings) {
 		// strategy, its stores are not the ones of these flags.
 		switch foreign := e.o.Embedded() || runs != "" && runs != e.o.Strategy.Name; {
 		case serves && foreign:
-			found.Problem(mend, "%s: %v: another instance serves there", d.flag, err)
+			found.Problem(fix, "%s: %v: another instance serves there", d.flag, err)
 		case serves:
-			found.Warn("no action is needed if these are its flags; otherwise "+mend, "an instance serves on %s: no other one can start there", d.address)
+			found.Warn("no action is needed if these are its flags; otherwise "+fix, "an instance serves on %s: no other one can start there", d.address)
 		default:
-			found.Problem(mend, "%s: %v", d.flag, err)
+			found.Problem(fix, "%s: %v", d.flag, err)
 		}
 	}
 	return found

@@ -111,7 +111,7 @@ func (e *examination) checkSchema(ctx context.Context) (found store.Findings) {
 	case errors.Is(err, store.ErrSchemaNew):
 		found.Problem("use the newer program", "%v", err)
 	case errors.Is(err, store.ErrSchemaDirty):
-		found.Problem(assembly.MendDirty+", with the same --db", "%v", err)
+		found.Problem(assembly.FixDirty+", with the same --db", "%v", err)
 	case err != nil:
 		found.Problem("check the rights of the user", "%v", err)
 	default:
@@ -146,14 +146,14 @@ func (e *examination) checkClocks(ctx context.Context) (found store.Findings) {
 
 // compareClock reports whether a clock differs too much from this machine's.
 func compareClock(o store.Offset) (found store.Findings) {
-	const mend = "synchronise both clocks (NTP)"
+	const fix = "synchronise both clocks (NTP)"
 	switch {
 	case o.Ahead.Abs() <= maxOffset:
 		found.OK("%s agrees with this machine", o.Server)
 	case o.Ahead > 0:
-		found.Warn(mend, "%s is %v ahead of this machine", o.Server, o.Ahead.Round(time.Millisecond))
+		found.Warn(fix, "%s is %v ahead of this machine", o.Server, o.Ahead.Round(time.Millisecond))
 	default:
-		found.Warn(mend, "%s is %v behind this machine", o.Server, -o.Ahead.Round(time.Millisecond))
+		found.Warn(fix, "%s is %v behind this machine", o.Server, -o.Ahead.Round(time.Millisecond))
 	}
 	return found
 }

@@ -93,7 +93,7 @@ var httpAPI = []mutant{
 	{"a rush reports what it believes", rushRun, "r.p.Sold = sold", "r.p.Sold = min(sold, r.p.Units)", "internal/console/rush TestStrategies/none"},
 	{"the doctor ignores problems", "internal/doctor/doctor.go", "n := count[store.Problem]; n > 0", "n := count[store.Problem]; n > 99", "cmd/api TestDoctor_Flags"},
 	{"the doctor relies on a guard that is off", "internal/doctor/doctor.go", "case !o.Strategy.Sound && !guarded:", "case !o.Strategy.Sound && !o.Strategy.HasGate():", "cmd/api TestDoctor_Flags"},
-	{"the doctor finds that no ledger is needed", "internal/doctor/stores.go", "case errors.Is(err, fs.ErrNotExist) && e.o.Migrate:", "case errors.Is(err, fs.ErrNotExist):", "cmd/api TestDoctor_MendsNothing"},
+	{"the doctor finds that no ledger is needed", "internal/doctor/stores.go", "case errors.Is(err, fs.ErrNotExist) && e.o.Migrate:", "case errors.Is(err, fs.ErrNotExist):", "cmd/api TestDoctor_ChangesNothing"},
 	{"an instance without the keys of tokens is ready", "cmd/api/listeners.go", "	return l.keys.Ready()\n", "	_ = l.keys\n	return nil\n", "cmd/api TestKeysNotRead"},
 	{"an address in use comes without a remedy", "cmd/api/listeners.go", "case errors.Is(err, syscall.EADDRINUSE):", "case false && errors.Is(err, syscall.EADDRINUSE):", "cmd/api TestAddressInUse"},
 	{"tokens for other services are accepted without a warning", "cmd/api/listeners.go", "if a.JWTAudience == \"\" {", "if a.JWTAudience == \"-\" {", "cmd/api TestKeysNotRead"},

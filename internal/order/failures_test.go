@@ -394,14 +394,14 @@ func TestSpans(t *testing.T) {
 		refuse  error // error of the gate, once
 		cannot  error // error of the reconciler
 		takes   []string
-		mend    string
+		refill  string
 		orderID bool
 	}{
 		{name: "taken", takes: []string{"taken"}, orderID: true},
 		{name: "sold out", refuse: stock.Refuse(apple, stock.ErrSoldOut), takes: []string{"sold_out"}},
 		{name: "busy", refuse: stock.ErrBusy, takes: []string{"busy"}},
 		{name: "stale", refuse: stock.ErrStaleEpoch, takes: []string{"stale", "taken"}, orderID: true},
-		{name: "not mended", refuse: stock.ErrStaleEpoch, cannot: stock.ErrSuperseded, takes: []string{"stale"}, mend: "superseded"},
+		{name: "not refilled", refuse: stock.ErrStaleEpoch, cannot: stock.ErrSuperseded, takes: []string{"stale"}, refill: "superseded"},
 		{name: "away", refuse: errAway, takes: []string{"error unavailable"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -427,9 +427,9 @@ func TestSpans(t *testing.T) {
 				switch span.Name() {
 				case "gate.take":
 					takes = append(takes, outcome)
-				case "gate.mend":
-					if want := strings.TrimSuffix("error "+test.mend, "error "); outcome != want {
-						t.Errorf("the mending ended with %q, want %q", outcome, want)
+				case "gate.refill":
+					if want := strings.TrimSuffix("error "+test.refill, "error "); outcome != want {
+						t.Errorf("the refill ended with %q, want %q", outcome, want)
 					}
 				case "request":
 					id := ""

@@ -380,10 +380,10 @@ func (l *fakeLedger) sold(sku stock.SKU) (sold int64) {
 
 // fakeReconciler reconciles the fakes.
 type fakeReconciler struct {
-	gate   *fakeGate // nil: the shop has no gate
-	ledger *fakeLedger
-	open   int           // takes that could not be ended
-	mended [][]stock.SKU // the SKUs of each call of PrepareRetry
+	gate    *fakeGate // nil: the shop has no gate
+	ledger  *fakeLedger
+	open    int           // takes that could not be ended
+	retried [][]stock.SKU // the SKUs of each call of PrepareRetry
 
 	unusable error // the answer of Usable, if not nil
 	cannot   error // the answer of PrepareRetry, if not nil
@@ -392,9 +392,9 @@ type fakeReconciler struct {
 func (r *fakeReconciler) Usable(context.Context) error { return r.unusable }
 
 func (r *fakeReconciler) PrepareRetry(_ context.Context, reason error, skus ...stock.SKU) error {
-	r.mended = append(r.mended, skus)
+	r.retried = append(r.retried, skus)
 	if !stock.Reconcilable(reason) {
-		return fmt.Errorf("asked to mend what cannot be mended: %v", reason) // not that reason itself
+		return fmt.Errorf("asked to prepare a retry that is not possible: %v", reason) // not that reason itself
 	}
 	if r.cannot != nil {
 		return r.cannot

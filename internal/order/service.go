@@ -171,7 +171,7 @@ func (s *Service) placeInTries(ctx context.Context, r Request) (Order, bool, err
 		case exists:
 			return replay(r, found)
 		case out.Refused() && stock.Reconcilable(out.Reason()):
-			if err := s.mend(ctx, out.Reason(), d); err != nil {
+			if err := s.prepareRetry(ctx, out.Reason(), d); err != nil {
 				return s.refused(ctx, r, voids, err)
 			}
 			last = out.Reason()
@@ -256,9 +256,9 @@ func describe(span tracing.Span, err error) {
 	}
 }
 
-// mend removes the reason why a take was refused.
-func (s *Service) mend(ctx context.Context, reason error, d stock.Deduction) error {
-	ctx, span := s.tracer.Start(ctx, "gate.mend")
+// prepareRetry removes the reason why a take was refused.
+func (s *Service) prepareRetry(ctx context.Context, reason error, d stock.Deduction) error {
+	ctx, span := s.tracer.Start(ctx, "gate.refill")
 	defer span.End()
 	err := s.reconciler.PrepareRetry(ctx, reason, d.SKUs()...)
 	if err != nil {

@@ -152,13 +152,13 @@ func TestPlace(t *testing.T) {
 			prepare: func(s *shop) { s.reconciler.unusable = errAway },
 		},
 		{
-			name: "superseded while mending", request: ask(), want: stock.ErrSuperseded, takes: 1,
+			name: "superseded before the retry", request: ask(), want: stock.ErrSuperseded, takes: 1,
 			prepare: func(s *shop) {
 				s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), fmt.Errorf("%w: %q", stock.ErrSuperseded, "merged")
 			},
 		},
 		{
-			name: "the gate is stale and cannot be mended", request: ask(), want: stock.ErrBusy, takes: 1,
+			name: "the gate is stale and cannot be refilled", request: ask(), want: stock.ErrBusy, takes: 1,
 			prepare: func(s *shop) {
 				s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), errAway
 			},
@@ -230,15 +230,15 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestMendsAllLines checks that all SKUs of a refused take are reconciled, although the refusal
+// TestReconcilesAllLines checks that all SKUs of a refused take are reconciled, although the refusal
 // names only one.
-func TestMendsAllLines(t *testing.T) {
+func TestReconcilesAllLines(t *testing.T) {
 	t.Parallel()
 	s := newShop(true)
 	clear(s.gate.available)
 	s.mustPlace(t, asking(pear, apple))
-	if want := [][]stock.SKU{{apple, pear}}; !slices.EqualFunc(s.reconciler.mended, want, slices.Equal) {
-		t.Errorf("mended %v, want %v", s.reconciler.mended, want)
+	if want := [][]stock.SKU{{apple, pear}}; !slices.EqualFunc(s.reconciler.retried, want, slices.Equal) {
+		t.Errorf("reconciled %v, want %v", s.reconciler.retried, want)
 	}
 	s.atRest(t, 1)
 }
@@ -329,7 +329,7 @@ func TestRefusedReplay(t *testing.T) {
 		{"unusable", func(s *shop) { s.reconciler.unusable = errAway }, stock.ErrBusy, errAway},
 		{"lost take", func(s *shop) { s.gate.refuse = failing(1, errAway) }, stock.ErrBusy, errAway},
 		{"stale for ever", func(s *shop) { s.gate.refuse = failing(maxTries, stock.ErrNoGeneration) }, stock.ErrBusy, stock.ErrNoGeneration},
-		{"not mended", func(s *shop) {
+		{"not refilled", func(s *shop) {
 			s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), errAway
 		}, stock.ErrBusy, errAway},
 		{"unknown outcome", func(s *shop) {

@@ -207,14 +207,14 @@ func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 			delete(suspects, sku)
 			continue
 		}
-		errs = append(errs, r.mendDrift(ctx, sku, seen))
+		errs = append(errs, r.refillDrifted(ctx, sku, seen))
 	}
 	return joined(errs)
 }
 
-// mendDrift refills the SKU if its counts are still those seen. The SKU remains a suspect until the
+// refillDrifted refills the SKU if its counts are still those seen. The SKU remains a suspect until the
 // next check, which finds another epoch, or refills it again.
-func (r *Reconciler) mendDrift(ctx context.Context, sku stock.SKU, seen difference) error {
+func (r *Reconciler) refillDrifted(ctx context.Context, sku stock.SKU, seen difference) error {
 	r.log.Warn("gate and ledger differ at rest; refilling",
 		"sku", sku, "gate", seen.gate, "in_flight", seen.inFlight, "ledger", seen.ledger)
 	return r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {

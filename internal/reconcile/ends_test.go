@@ -680,7 +680,7 @@ func TestFailuresAreLogged(t *testing.T) {
 			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) { return 0, errAway }, func() {})
 		},
 		"gate and ledger differ at rest": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
-			_ = r.mendDrift(ctx, "unknown", difference{})
+			_ = r.refillDrifted(ctx, "unknown", difference{})
 		},
 		"renewing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
 			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {

@@ -105,8 +105,8 @@ func majorOf(version string) int {
 	return n
 }
 
-// mendScripts tells the operator what to do about a server that keeps scripts.
-const mendScripts = "use Redis 7 or later, or Valkey"
+// fixScripts tells the operator what to do about a server that keeps scripts.
+const fixScripts = "use Redis 7 or later, or Valkey"
 
 // unsafeScripts describes the risk of a server that keeps scripts. It is empty if the server does
 // not keep them. refused means that the guard must be on.
@@ -172,7 +172,7 @@ func RefuseWithoutGuard(ctx context.Context, client redis.UniversalClient) error
 	servers, err := redisServers(ctx, client)
 	for _, s := range servers {
 		if text, refused := s.unsafeScripts(); refused {
-			return fmt.Errorf("%s; set --guard on, or %s", text, mendScripts)
+			return fmt.Errorf("%s; set --guard on, or %s", text, fixScripts)
 		}
 	}
 	if err != nil {

@@ -21,7 +21,7 @@ const (
 type Finding struct {
 	Level  Level
 	Detail string // what was found
-	Mend   string // what the operator should do; empty with OK
+	Fix    string // what the operator should do; empty with OK
 }
 
 // Findings collects the results of an inspection.
@@ -33,13 +33,13 @@ func (f *Findings) OK(format string, args ...any) {
 }
 
 // Warn adds a Warning.
-func (f *Findings) Warn(mend, format string, args ...any) {
-	*f = append(*f, Finding{Warning, fmt.Sprintf(format, args...), mend})
+func (f *Findings) Warn(fix, format string, args ...any) {
+	*f = append(*f, Finding{Warning, fmt.Sprintf(format, args...), fix})
 }
 
 // Problem adds a Problem.
-func (f *Findings) Problem(mend, format string, args ...any) {
-	*f = append(*f, Finding{Problem, fmt.Sprintf(format, args...), mend})
+func (f *Findings) Problem(fix, format string, args ...any) {
+	*f = append(*f, Finding{Problem, fmt.Sprintf(format, args...), fix})
 }
 
 // number parses a number that a server reports. It returns 0 if the text is not a number.

@@ -78,7 +78,7 @@ func RedisWarnings(ctx context.Context, client redis.UniversalClient) (warnings 
 	servers, _ := redisServers(ctx, client, "memory") // use the answers of the other masters
 	for _, s := range servers {
 		for _, f := range s.unsafeSettings(true) {
-			warnings = append(warnings, f.Detail+"; "+f.Mend)
+			warnings = append(warnings, f.Detail+"; "+f.Fix)
 		}
 	}
 	return warnings
@@ -93,9 +93,9 @@ func (s redisServer) unsafeSettings(guard bool) (found Findings) {
 	switch text, refused := s.unsafeScripts(); {
 	case text == "":
 	case refused && !guard:
-		found.Problem("set --guard on, or "+mendScripts, "%s", text)
+		found.Problem("set --guard on, or "+fixScripts, "%s", text)
 	default:
-		found.Warn(mendScripts, "%s", text)
+		found.Warn(fixScripts, "%s", text)
 	}
 	return found
 }

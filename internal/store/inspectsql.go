@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
-const mendDurability = "set it as docs/engines.md says: a 201 is as durable as a commit"
+const fixDurability = "set it as docs/engines.md says: a 201 is as durable as a commit"
 
 func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings, err error) {
 	v, err := s.mysqlSettings(ctx)
@@ -106,7 +106,7 @@ func (s *SQL) describeSQLite(ctx context.Context) (version, isolation, replicati
 // mysqlDurability returns the settings that lose commits in a crash.
 func mysqlDurability(target string, v map[string]string) (found Findings) {
 	if flush := v["innodb_flush_log_at_trx_commit"]; flush != "1" {
-		found.Problem(mendDurability, "%s runs with innodb_flush_log_at_trx_commit=%s: a crash loses about the last second of answered orders", target, flush)
+		found.Problem(fixDurability, "%s runs with innodb_flush_log_at_trx_commit=%s: a crash loses about the last second of answered orders", target, flush)
 	}
 	if v["log_bin"] == "ON" && v["sync_binlog"] != "1" {
 		found.Warn("set it to 1", "%s runs with sync_binlog=%s: after a crash of the machine, replicas may differ from it", target, v["sync_binlog"])
@@ -153,11 +153,11 @@ func (s *SQL) inspectPostgres(ctx context.Context, connections int) (found Findi
 		found.Problem("set default_transaction_read_only=off", "%s is read-only", s.target)
 	}
 	if level := v["default_transaction_isolation"]; level != "read committed" {
-		mend := "remove default_transaction_isolation from the URL"
+		fix := "remove default_transaction_isolation from the URL"
 		if s.pooled {
-			mend = "set it with ALTER ROLE (docs/engines.md)"
+			fix = "set it with ALTER ROLE (docs/engines.md)"
 		}
-		found.Warn(mend, "the sessions run at %s", level)
+		found.Warn(fix, "the sessions run at %s", level)
 	}
 	for _, name := range []string{"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} {
 		if v[name] == "0" {
@@ -173,7 +173,7 @@ func (s *SQL) inspectPostgres(ctx context.Context, connections int) (found Findi
 // postgresDurability returns the settings that lose commits in a crash, or make commits wait.
 func postgresDurability(target string, v map[string]string) (found Findings) {
 	if v["fsync"] == "off" {
-		found.Problem(mendDurability, "%s runs with fsync=off: a crash of the machine may destroy the database", target)
+		found.Problem(fixDurability, "%s runs with fsync=off: a crash of the machine may destroy the database", target)
 	}
 	if v["full_page_writes"] == "off" {
 		found.Warn("set it to on, unless the file system writes pages whole", "%s runs with full_page_writes=off: a crash may damage pages", target)
@@ -181,7 +181,7 @@ func postgresDurability(target string, v map[string]string) (found Findings) {
 	standby := v["synchronous_standby_names"] != ""
 	switch commit := v["synchronous_commit"]; {
 	case commit == "off":
-		found.Problem(mendDurability, "%s runs with synchronous_commit=off: a crash loses the latest answered orders", target)
+		found.Problem(fixDurability, "%s runs with synchronous_commit=off: a crash loses the latest answered orders", target)
 	case standby && commit == "local":
 		found.Warn("set it to on", "%s runs with synchronous_commit=local: a failover loses the latest answered orders", target)
 	case standby && v["standbys"] == "0":

@@ -65,7 +65,7 @@ func kind(v results.Version) string {
 	if v.Flawed {
 		return "flawed"
 	}
-	return "mended"
+	return "fixed"
 }
 
 func damage(v results.Version) string {

@@ -26,8 +26,8 @@ func TestWriteExperiment(t *testing.T) {
 	WriteSummary(&out, []results.Experiment{experiment()})
 	for _, has := range []string{
 		"no-lock: No lock\n\n  flawed: GET, SET\n       0 ms  A   GET stock → 1\n       2 ms  B<  reads",
-		"  damage: 1 unit oversold\n\n  mended: a script\n  damage: 2 units oversold\n  FAILED: it should do no damage\n",
-		"\n  mended: etcd\n  not run: needs etcd\n",
+		"  damage: 1 unit oversold\n\n  fixed: a script\n  damage: 2 units oversold\n  FAILED: it should do no damage\n",
+		"\n  fixed: etcd\n  not run: needs etcd\n",
 		"\nran 2 of 3 versions; 1 were not as expected\nnot run: no-lock (etcd) needs etcd\n",
 	} {
 		if !strings.Contains(out.String(), has) {
