@@ -244,7 +244,7 @@ func (s *settings) checkStores() error {
 	case !targets && !s.clean && (s.Redis == "") != (s.DB == ""):
 		return fmt.Errorf("--redis and --db: name both, or neither for embedded stores")
 	case targets && s.Redis != "" && s.DB == "":
-		return fmt.Errorf("--redis: the audit compares the gate with the database: name --db too")
+		return fmt.Errorf("--redis: the audit compares the gate with the database: set --db too")
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func (s servers) countSQL(ctx context.Context, query string) (counters, error) {
 	return c, err
 }
 
-// known returns the counter, or NaN if there is none of this name.
+// known returns the counter of this name, or NaN if there is none.
 func known(all map[string]float64, name string) float64 {
 	if value, ok := all[name]; ok {
 		return value

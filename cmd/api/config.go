@@ -87,7 +87,7 @@ type config struct {
 
 // verbs are the commands of the program.
 type verbs struct {
-	Serve     struct{} `cmd:"" default:"1" help:"Serve, also if no command is named; without --redis and --db on embedded stores, to try it out."`
+	Serve     struct{} `cmd:"" default:"1" help:"Serve (the default command); without --redis and --db on embedded stores, to try it out."`
 	Reconcile struct{} `cmd:"" help:"Compare the counts of gate and ledger beside running instances; flags as theirs."`
 	Drain     struct{} `cmd:"" help:"Commit the orders that strategy ${queueing} has queued, and free the stock for other strategies; flags as its instances'."`
 	Doctor    struct{} `cmd:"" help:"Check what an instance with these flags would find, and say what to change."`
@@ -206,7 +206,7 @@ func (c *config) checkStores() error {
 		return fmt.Errorf("--redis: required by strategy %s with a database server", c.strategy.Name)
 	}
 	if c.strategy.NeedsRowLocks() && (c.DB == "" || strings.HasPrefix(c.DB, "sqlite:")) {
-		return fmt.Errorf("--db: strategy %s needs row locks, which SQLite and the embedded stores do not have; name a database with mysql:// or postgres://, or use another --strategy", c.strategy.Name)
+		return fmt.Errorf("--db: strategy %s needs row locks, which SQLite and the embedded stores do not have; use a database with mysql:// or postgres://, or use another --strategy", c.strategy.Name)
 	}
 	return c.checkURL("--redis", c.Redis, store.CheckRedis)
 }

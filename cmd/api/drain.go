@@ -79,7 +79,7 @@ func stopped(ctx context.Context, i *assembly.Instance) error {
 	}
 	after, err := i.Ledger.Owner(ctx)
 	if err == nil && after.Beat != before.Beat {
-		err = errors.New("draining: an instance is running, and the orders may be queued in the Redis of its process: stop it first, or name its --redis")
+		err = errors.New("draining: an instance is running, and the orders may be queued in the Redis of its process: stop it first, or use its --redis")
 	}
 	return err
 }

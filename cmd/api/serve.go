@@ -196,7 +196,7 @@ func logStores(ctx context.Context, c config, stores assembly.Stores, log *slog.
 		found("gate", store.RedisEngine(ctx, stores.Redis))
 	}
 	if c.embedded() {
-		log.Warn("the stores are embedded: all orders are deleted when the process ends; name --redis and --db")
+		log.Warn("the stores are embedded: all orders are deleted when the process ends; set --redis and --db")
 	}
 	if stores.Redis != nil {
 		for _, warning := range store.RedisWarnings(ctx, stores.Redis) {

@@ -994,8 +994,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestNotMigrated checks that a database without the schema is a failure whose message names the
-// remedy, and not a held lock.
+// TestNotMigrated checks that a database without the schema is a failure whose message says what
+// to do, and not a held lock.
 func TestNotMigrated(t *testing.T) {
 	t.Parallel()
 	for _, database := range testenv.NetworkDatabases() {

@@ -292,7 +292,7 @@ end
 -- false, "gate", or "sound" if the strategy is sound too. Without a gate, counts
 -- that an earlier strategy has left in Redis are meaningless. During a change of
 -- strategy the instances give different answers. The answer "no gate" is cached
--- for longer, so that it prevails.
+-- for longer, because it is safe: the gateway then refuses nothing by counts.
 local function gated()
   local answer = levels:get(" gated")
   if levels:get(" fresh") or not levels:add(" asking", true, 2) then

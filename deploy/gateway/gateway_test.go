@@ -815,7 +815,7 @@ func noInstance(s *shop) {
 }
 
 // rateLimits checks that the instances limit each client of the gateway separately, and that a
-// client cannot pretend to be another one.
+// client cannot take the address of another one.
 func rateLimits(s *shop) {
 	from := func(address string) (status int) {
 		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}

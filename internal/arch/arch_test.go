@@ -193,7 +193,7 @@ func isDialect(e ast.Expr) bool {
 	return ok && dialects[x.Name+"."+selected.Sel.Name]
 }
 
-// TestTree checks that every file of the module obeys the rules.
+// TestTree checks that no file of the module breaks a rule.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")

@@ -25,7 +25,7 @@ import (
 // there. A sleep in a method that only other code calls in a bubble is marked on the same line: "//
 // in a bubble".
 
-// timed lists the functions that may measure time and sleep nevertheless, with the reasons.
+// timed lists the functions that may measure time and sleep, with the reasons.
 var timed = map[string]string{
 	"internal/testenv/await.go Poll":      "the one bound, and the pauses between two looks",
 	"internal/testenv/await.go Dither":    "the work of a client or of a holder: no test depends on its length",

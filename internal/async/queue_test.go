@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestAccept checks the fate of a queued order after every possible answer of the ledger. It must
+// TestAccept checks what becomes of a queued order after every possible answer of the ledger. It must
 // be withdrawn only if its ID has a row that bars it.
 func TestAccept(t *testing.T) {
 	t.Parallel()

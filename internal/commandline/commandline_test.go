@@ -159,8 +159,8 @@ func TestUnknownVariable(t *testing.T) {
 		{"HOLDFAST_TAKE_TIMEOU=1s", "did you mean HOLDFAST_TAKE_TIMEOUT?"},
 		{"HOLDFAST_guard=off", "HOLDFAST_guard: no flag has this variable"},
 		{"HOLDFAST_TAKE-TIMEOUT=1s", "did you mean HOLDFAST_TAKE_TIMEOUT?"},
-		{"HOLDFAST_DATABASE=x", "HOLDFAST_DATABASE: no flag has this variable; unset it, or name a flag"},
-		{"HOLDFAST_=x", "HOLDFAST_: no flag has this variable; unset it, or name a flag"},
+		{"HOLDFAST_DATABASE=x", "HOLDFAST_DATABASE: no flag has this variable; unset it, or use the variable of a flag"},
+		{"HOLDFAST_=x", "HOLDFAST_: no flag has this variable; unset it, or use the variable of a flag"},
 		{"HOLDFAST_GUARDS=", ""},
 		{"GUARDS=off", ""},
 		{"HOLDFAST_VERSION=0.1.0", ""}, // variable of the image; the flag has no variable

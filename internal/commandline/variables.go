@@ -62,7 +62,7 @@ func checkVariables(flags []*kong.Flag, set map[string]string) error {
 			}
 		}
 		if nearest == "" {
-			return fmt.Errorf("%s: no flag has this variable; unset it, or name a flag", variable)
+			return fmt.Errorf("%s: no flag has this variable; unset it, or use the variable of a flag", variable)
 		}
 		return fmt.Errorf("%s: no flag has this variable; did you mean %s?", variable, nearest)
 	}

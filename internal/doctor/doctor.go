@@ -175,7 +175,7 @@ func (e *examination) checkFlags(_ context.Context) (found store.Findings) {
 		found.Warn("set it to 30s", "--take-deadline %v is shorter than a request (%v): recovery may void orders that are still being placed", o.TakeDeadline, o.RequestTimeout)
 	}
 	if o.Embedded() {
-		found.Warn("name --redis and --db", "the stores are embedded: all orders are deleted when the process ends")
+		found.Warn("set --redis and --db", "the stores are embedded: all orders are deleted when the process ends")
 	}
 	if o.Public && o.DrainDelay == 0 {
 		found.Warn("set --drain-delay to a little more than the load balancer needs to notice", "--drain-delay is 0: a load balancer still sends requests to an instance that stops")

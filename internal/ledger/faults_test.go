@@ -302,7 +302,7 @@ type call struct {
 	do   func(ctx context.Context, s *shelf) (any, order.Outcome)
 	// takes means that a refusal has a reason of Record.
 	takes bool
-	// open means that a failure does not show the fate of the take.
+	// open means that a failure does not show whether the take can still be committed.
 	open bool
 	// apart means that the call may use several transactions instead of one.
 	apart bool

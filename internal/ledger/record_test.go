@@ -155,7 +155,7 @@ func TestPlannedGroup(t *testing.T) {
 
 // TestCutFirst checks that the group after one that did not fit is decided before its orders
 // are sent: otherwise groups of which one buyer is above the limit would all be sent twice.
-// A group that fits ends that.
+// After a group that fits, the next one is sent at once again.
 func TestCutFirst(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {

@@ -95,7 +95,7 @@ var httpAPI = []mutant{
 	{"the doctor relies on a guard that is off", "internal/doctor/doctor.go", "case !o.Strategy.Sound && !guarded:", "case !o.Strategy.Sound && !o.Strategy.HasGate():", "cmd/api TestDoctor_Flags"},
 	{"the doctor finds that no ledger is needed", "internal/doctor/stores.go", "case errors.Is(err, fs.ErrNotExist) && e.o.Migrate:", "case errors.Is(err, fs.ErrNotExist):", "cmd/api TestDoctor_ChangesNothing"},
 	{"an instance without the keys of tokens is ready", "cmd/api/listeners.go", "	return l.keys.Ready()\n", "	_ = l.keys\n	return nil\n", "cmd/api TestKeysNotRead"},
-	{"an address in use comes without a remedy", "cmd/api/listeners.go", "case errors.Is(err, syscall.EADDRINUSE):", "case false && errors.Is(err, syscall.EADDRINUSE):", "cmd/api TestAddressInUse"},
+	{"an address in use comes without advice", "cmd/api/listeners.go", "case errors.Is(err, syscall.EADDRINUSE):", "case false && errors.Is(err, syscall.EADDRINUSE):", "cmd/api TestAddressInUse"},
 	{"tokens for other services are accepted without a warning", "cmd/api/listeners.go", "if a.JWTAudience == \"\" {", "if a.JWTAudience == \"-\" {", "cmd/api TestKeysNotRead"},
 	{"requests that were cut off are not logged", serve, "\t\tlog.Warn(\"some requests were cut off\", \"seconds\", answerTimeout.Seconds(), \"error\", err)\n", "", "cmd/api TestFinishRequests_InTime"},
 	{"stopping takes for ever", serve, "case <-time.After(limit):", "case <-time.After(time.Hour):", "cmd/api TestEndWithin"},

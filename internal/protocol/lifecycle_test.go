@@ -95,7 +95,7 @@ func off(d time.Duration) func() time.Time {
 	return func() time.Time { return time.Now().Add(d) }
 }
 
-// TestLifecycle checks the fate of an order and its units, on every database, with a gate and
+// TestLifecycle checks what becomes of an order and its units, on every database, with a gate and
 // without.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// ways returns how a test breaks call n. In a thorough run the call is refused, its answer is lost,
-// and it hangs. Otherwise it is one of these in turn.
+// ways returns how a test breaks call n. A call can be refused, lose its answer, or
+// hang. A thorough run tests all three ways, other runs one of them, in turn.
 func ways(n int) []faults.Kind {
 	all := []faults.Kind{faults.Refused, faults.Lost, faults.Hung}
 	if testenv.Thorough() {
@@ -94,7 +94,7 @@ func TestBrokenCalls(t *testing.T) {
 						}
 						broken, err := s.breaking(t, n, kind, test.waits, test.do)
 						more = more || broken != ""
-						// A repair whose last answer is lost is complete nevertheless.
+						// A repair is complete even if its last answer is lost.
 						repaired := name == "AuditAll" && broken == "fill" && kind == faults.Lost
 						reported := errors.Is(err, errLost) || kind == faults.Hung && errors.Is(err, context.DeadlineExceeded)
 						if !reported && (broken != "" && !repaired || err != nil) {

@@ -148,7 +148,7 @@ func TestUnreadableCounts(t *testing.T) {
 	}
 }
 
-// TestSecondLook checks the fate of a SKU whose gate and ledger differ. It must be refilled only if
+// TestSecondLook checks what is done about a SKU whose gate and ledger differ. It must be refilled only if
 // nothing has changed for a pause, and only if no records account for the difference.
 func TestSecondLook(t *testing.T) {
 	t.Parallel()

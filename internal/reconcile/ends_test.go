@@ -327,7 +327,7 @@ func TestRecoveryEnds(t *testing.T) {
 	}
 }
 
-// listingGate lists these takes in flight, in one step.
+// listingGate lists its field takes as the takes in flight, in one step.
 type listingGate struct {
 	*fakeGate
 	takes []stock.Take

@@ -123,7 +123,7 @@ func TestOversoldUnits(t *testing.T) {
 		row.Available = available
 		l.rows[sku] = row
 	}
-	for range 2 { // each round counts anew
+	for range 2 { // each round counts again from 0
 		if _, err := r.compareNext(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -191,7 +191,7 @@ func TestFullQueueOfOpenTakes(t *testing.T) {
 	}
 }
 
-// TestEnd checks the fate of a take at the gate for each outcome.
+// TestEnd checks what is done with a take at the gate for each outcome.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -55,7 +55,7 @@ func (s redisServer) inspect(cluster bool, use RedisUse) (found Findings) {
 	case fields["loading"] == "1":
 		found.Problem("wait", "Redis at %s is loading its data and refuses commands", address)
 	case fields["role"] == "slave":
-		found.Problem("name the master, or use redis+sentinel://", "Redis at %s is a replica and refuses writes", address)
+		found.Problem("use the address of the master, or redis+sentinel://", "Redis at %s is a replica and refuses writes", address)
 	case fields["cluster_enabled"] == "1" && !cluster:
 		found.Problem("use redis+cluster://", "Redis at %s is a node of a cluster", address)
 	}

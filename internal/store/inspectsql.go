@@ -24,7 +24,7 @@ func (s *SQL) inspectMySQL(ctx context.Context, connections int) (found Findings
 	found.OK("%s is %s %s, %s", s.target, s.engine.product(), v["version"], mysqlReplication(v))
 	found = append(found, mysqlDurability(s.target, v)...)
 	if v["read_only"] != "OFF" {
-		found.Problem("name the primary, or end the switchover", "%s is read-only", s.target)
+		found.Problem("use the address of the primary, or end the switchover", "%s is read-only", s.target)
 	}
 	for _, name := range []string{"tx_isolation", "transaction_isolation"} {
 		if level, known := v[name]; known && level != "READ-COMMITTED" {
@@ -148,7 +148,7 @@ func (s *SQL) inspectPostgres(ctx context.Context, connections int) (found Findi
 	found = append(found, postgresDurability(s.target, v)...)
 	switch {
 	case v["recovery"] == "true":
-		found.Problem("name the primary, or add target_session_attrs=read-write to the URL", "%s is a standby", s.target)
+		found.Problem("use the address of the primary, or add target_session_attrs=read-write to the URL", "%s is a standby", s.target)
 	case v["transaction_read_only"] == "on":
 		found.Problem("set default_transaction_read_only=off", "%s is read-only", s.target)
 	}

@@ -80,7 +80,7 @@ func TestMigrate_SilentServer(t *testing.T) {
 	}
 }
 
-// TestWhileAnswering_NoConnection makes each ping connect anew. A ping that gives up connecting
+// TestWhileAnswering_NoConnection makes each ping open a new connection. A ping that gives up connecting
 // must not count as an answer. Work that succeeds all the same must not fail.
 func TestWhileAnswering_NoConnection(t *testing.T) {
 	t.Parallel()

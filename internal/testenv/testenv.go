@@ -457,7 +457,7 @@ func (m *missingError) Error() string {
 		s = fmt.Sprintf("%s is not installed: apt-get install --no-install-recommends %s (make test does it when root)", m.file, m.packages)
 	}
 	if m.variable != "" {
-		s += ", or name a running server in " + m.variable
+		s += ", or give the address of a running server in " + m.variable
 	}
 	return s
 }

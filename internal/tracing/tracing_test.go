@@ -59,7 +59,7 @@ func TestOff(t *testing.T) {
 }
 
 // TestNotSampled checks that an order that is not sampled has no spans and no exemplar,
-// and that its log lines name its trace nevertheless.
+// but that its log lines have the ID of its trace.
 func TestNotSampled(t *testing.T) {
 	t.Parallel()
 	tracer, spans := tracerOf(sdk.ParentBased(sdk.AlwaysSample()))

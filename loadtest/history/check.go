@@ -328,7 +328,7 @@ func (h *history) follow(s *sale) {
 	h.followActs(s, last)
 }
 
-// unfit returns why the last read of an order does not show the fate of its units: what the history
+// unfit returns why the last read of an order does not show what became of its units: what the history
 // lacks, or the contradiction.
 func (h *history) unfit(s *sale) (missing, fault string) {
 	reads := h.reads[s.id]

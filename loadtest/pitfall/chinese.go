@@ -70,7 +70,7 @@ var chinese = map[string]string{
 	"the leader of three servers is killed":      "三台中的 leader 被杀",
 	"another server is elected":                  "选出另一台",
 	"is killed and restarted, with its data":     "被杀后重启，数据还在",
-	"hears: %v":                                  "得知：%v",
+	"learns: %v":                                 "得知：%v",
 	"the lock was lost: the connection was lost": "锁已失去：连接断开",
 	"Redis %d restarts without its data":         "Redis %d 丢数据重启",
 	"Redis 1 and 2 are down":                     "Redis 1 与 2 停机",

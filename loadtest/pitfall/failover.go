@@ -129,7 +129,7 @@ func restartedZooKeeper(ctx context.Context, s *Stage) Damage {
 		server.Restart()
 		s.at("ZooKeeper", "is killed and restarted, with its data")
 		s.await(ctx, "A loses its lease", func() bool { return leaseA.Context().Err() != nil })
-		s.at("A", "hears: %v", context.Cause(leaseA.Context()))
+		s.at("A", "learns: %v", context.Cause(leaseA.Context()))
 	}
 	return s.sellThroughFailure(ctx, restart, func() lock.Locker {
 		l, err := zookeeper.New(ctx, server.Addr(), longLease)

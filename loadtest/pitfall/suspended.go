@@ -68,7 +68,7 @@ func suspendedHeeded(ctx context.Context, s *Stage) Damage {
 	wire.Freeze()
 	s.at("network", "cuts A off from ZooKeeper")
 	s.await(ctx, "A loses its lease", func() bool { return leaseA.Context().Err() != nil })
-	s.at("A", "hears: %v", context.Cause(leaseA.Context()))
+	s.at("A", "learns: %v", context.Cause(leaseA.Context()))
 	leaseB := b.lock(ctx, name)
 	seenByB := shop.read("B")
 	shop.sellUnder("A", leaseA, seenByA)

@@ -56,7 +56,7 @@ func main() {
 	flag.StringVar(&o.layout, "layout", "../../dist/image", "`folder` for the image; it must not exist")
 	flag.StringVar(&o.sbom, "sbom", "../../dist/sbom", "`folder` for the SBOMs")
 	flag.StringVar(&o.push, "push", "", "`name:tag` in a registry to push the image to")
-	flag.BoolVar(&o.trimPath, "trimpath", true, "leave paths of this machine out of the program, which compiles every package anew")
+	flag.BoolVar(&o.trimPath, "trimpath", true, "leave paths of this machine out of the program, which compiles every package again")
 	platforms := flag.String("platforms", "linux/amd64,linux/arm64", "comma-separated `platforms`")
 	flag.Parse()
 	o.platforms = strings.Split(*platforms, ",")

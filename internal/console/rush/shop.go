@@ -20,9 +20,9 @@ import (
 const (
 	// sku is what the clients order.
 	sku stock.SKU = "rush"
-	// segments divide it, for strategies with segments.
+	// segments is the number of the SKU's segments, for strategies with segments.
 	segments = 8
-	// slots divide it, for strategies with slots.
+	// slots is the number of the SKU's slots, for strategies with slots.
 	slots = 8
 	// takeDeadline and requestTimeout are shorter than those of the service: the stores
 	// are in this process.

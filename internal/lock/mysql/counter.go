@@ -56,8 +56,8 @@ func (c *counter) mint(ctx context.Context, conn *sql.Conn, key any) (int64, err
 	return raise(ctx, conn, token, clock)
 }
 
-// wait sends all statements as one text. If the wait ends without the lock, the token is minted in
-// vain.
+// wait sends all statements as one text. If the wait ends without the lock, the token is
+// not used.
 func (c *counter) wait(ctx context.Context, conn *sql.Conn, key any) (taken session.Taken, err error) {
 	rows, err := conn.QueryContext(ctx, fmt.Sprintf("SELECT CONNECTION_ID(), GET_LOCK('%s', %d); %s",
 		key, session.MaxWait/time.Second, c.next(key.(string))))

@@ -35,7 +35,7 @@ type fakeServer struct {
 	counted    int           // statements since then
 }
 
-// fault is the fate of a statement that is not answered.
+// fault says what happens to a statement that is not answered.
 type fault string
 
 const (

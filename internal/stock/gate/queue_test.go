@@ -324,8 +324,8 @@ func TestTurnEnds(t *testing.T) {
 	}
 }
 
-// TestTurnEnds_UnitsUnknown checks that an instance without a turn refuses no take because of its
-// old knowledge of the units, because others may return some. Takes that were refused with their
+// TestTurnEnds_UnitsUnknown checks that an instance without a turn refuses no take because of the
+// units that it knew of before: others may have returned some since. Takes that were refused with their
 // queue must no longer claim units.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()

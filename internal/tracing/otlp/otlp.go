@@ -145,8 +145,8 @@ var endpoints = []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OT
 // protocols are the protocols that the exporter supports.
 var protocols = []string{"", "http/protobuf", "http/json"}
 
-// wanted reports whether the environment enables traces. The error says why they cannot be exported
-// nevertheless.
+// wanted reports whether the environment enables traces. The error says why enabled traces
+// cannot be exported.
 func wanted(getenv func(string) string) (bool, error) {
 	exporter := getenv("OTEL_TRACES_EXPORTER")
 	endpoint, _ := first(getenv, endpoints...)

@@ -104,7 +104,7 @@ func TestOpen_Propagators(t *testing.T) {
 }
 
 // TestOpen_Batching checks that a size or a delay with which the SDK would panic causes a warning,
-// and that traces are exported nevertheless.
+// and that traces are still exported.
 func TestOpen_Batching(t *testing.T) {
 	for _, name := range []string{"OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"} {
 		for _, value := range []string{"-5", "0", "1000000000000000000"} {
