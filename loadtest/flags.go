@@ -210,9 +210,9 @@ func (s *settings) checkLifecycle() error {
 	case !s.Lifecycle:
 		return nil
 	case s.open():
-		return fmt.Errorf("--lifecycle: not with --rate or --search")
+		return fmt.Errorf("--lifecycle: cannot be used with --rate or --search")
 	case len(s.Targets) > 0:
-		return fmt.Errorf("--lifecycle: not with --target: it starts instances with a short payment window")
+		return fmt.Errorf("--lifecycle: cannot be used with --target: it starts instances with a short payment window")
 	}
 	for _, name := range s.Strategies {
 		if spec, _ := assembly.FindStrategy(name); !spec.Sound {
@@ -228,9 +228,9 @@ func (s *settings) checkHistory() error {
 	case s.History == "":
 		return nil
 	case s.open(), s.Lifecycle:
-		return fmt.Errorf("--history: not with --rate, --search or --lifecycle")
+		return fmt.Errorf("--history: cannot be used with --rate, --search or --lifecycle")
 	case len(s.Targets) > 0:
-		return fmt.Errorf("--history: not with --target: it kills instances, and others may order meanwhile")
+		return fmt.Errorf("--history: cannot be used with --target: it kills instances, and other clients may order meanwhile")
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ func (s *settings) checkStores() error {
 	case s.clean && s.DB == "":
 		return fmt.Errorf("--db: required by clean")
 	case !targets && !s.clean && (s.Redis == "") != (s.DB == ""):
-		return fmt.Errorf("--redis and --db: name both, or neither for embedded stores")
+		return fmt.Errorf("--redis and --db: set both, or neither for embedded stores")
 	case targets && s.Redis != "" && s.DB == "":
 		return fmt.Errorf("--redis: the audit compares the gate with the database: set --db too")
 	}

@@ -88,8 +88,8 @@ type config struct {
 // verbs are the commands of the program.
 type verbs struct {
 	Serve     struct{} `cmd:"" default:"1" help:"Serve (the default command); without --redis and --db on embedded stores, to try it out."`
-	Reconcile struct{} `cmd:"" help:"Compare the counts of gate and ledger beside running instances; flags as theirs."`
-	Drain     struct{} `cmd:"" help:"Commit the orders that strategy ${queueing} has queued, and free the stock for other strategies; flags as its instances'."`
+	Reconcile struct{} `cmd:"" help:"Compare the counts of gate and ledger while instances run; takes the same flags as they do."`
+	Drain     struct{} `cmd:"" help:"Commit the orders that strategy ${queueing} has queued, and free the stock for other strategies; takes the same flags as its instances."`
 	Doctor    struct{} `cmd:"" help:"Check what an instance with these flags would find, and say what to change."`
 	Migrate   struct {
 		Up      struct{} `cmd:"" help:"Migrate the schema of --db."`

@@ -339,7 +339,7 @@ func TestDoctor_Listen(t *testing.T) {
 		{"an instance of another strategy", answers(http.StatusOK, `{"running":"lua"}`), stores, store.Problem, "another instance serves there"},
 		{"an embedded instance", answers(http.StatusOK, `{"running":"merged"}`), []string{"--strategy", "merged"}, store.Problem, "another instance serves there"},
 		{"another program", http.NotFoundHandler(), stores, store.Problem, "in use"},
-		{"a program with other strategies", answers(http.StatusOK, `{"running":"away"}`), stores, store.Problem, "in use"},
+		{"a program with other strategies", answers(http.StatusOK, `{"running":"unreachable"}`), stores, store.Problem, "in use"},
 		{"an error that looks like an instance", answers(http.StatusNotFound, `{"running":"merged"}`), stores, store.Problem, "in use"},
 		{"a page that looks like a limit", answers(http.StatusOK, limited), stores, store.Problem, "in use"},
 		{"a redirect to an instance", http.RedirectHandler(instance.URL+"/strategies", http.StatusFound), stores, store.Problem, "in use"},

@@ -107,7 +107,7 @@ func (a serverFlags) checkTokens() error {
 	case a.JWTSecret == "" && a.JWTKeys == "":
 		return fmt.Errorf("--auth: jwt needs --jwt-secret or --jwt-jwks")
 	case a.JWTSecret != "" && a.JWTKeys != "":
-		return fmt.Errorf("--jwt-secret: not together with --jwt-jwks")
+		return fmt.Errorf("--jwt-secret: cannot be used with --jwt-jwks")
 	case a.JWTSecret == a.AdminToken:
 		return fmt.Errorf("--jwt-secret: must not be the admin token: the issuer of tokens is no administrator")
 	case a.JWTSecret != "" && !isSecret(a.JWTSecret, buyertoken.MinSecret):

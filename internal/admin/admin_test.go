@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// errAway is the error of a store that cannot be reached.
-var errAway = errors.New("the store is away")
+// errUnreachable is the error of a store that cannot be reached.
+var errUnreachable = errors.New("the store is unreachable")
 
 const apple stock.SKU = "apple"
 
@@ -303,7 +303,7 @@ func failing(n int, err error) func() error {
 // even if the fill fails.
 func TestCreate(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []error{nil, errAway} {
+	for _, fault := range []error{nil, errUnreachable} {
 		s := newShop(true)
 		s.reconciler.noFill = fault
 		st, created, err := s.set(t.Context(), 10)
@@ -328,7 +328,7 @@ func TestRaise(t *testing.T) {
 		t.Errorf("answered %+v, created %v, %v; want %+v", st, created, err, want)
 	}
 	s.want(t, 15, 11, "set", "deliver")
-	s.reconciler.noFill = errAway
+	s.reconciler.noFill = errUnreachable
 	if st, _, err := s.set(t.Context(), 16); err != nil || st.Total != 16 || st.Available != 11 {
 		t.Errorf("answered %+v, %v", st, err)
 	}
@@ -372,7 +372,7 @@ func TestShrink(t *testing.T) {
 		},
 		{
 			name: "a lost answer of the gate", total: 7, want: stock.ErrUnavailable, calls: []string{"set", "take", "give back"},
-			prepare: func(s *shop) { s.gate.lost = errAway },
+			prepare: func(s *shop) { s.gate.lost = errUnreachable },
 		},
 		{
 			name: "an empty gate", total: 7, available: 3, calls: []string{"set", "take", "retry", "set", "take", "shrink", "end"},
@@ -403,19 +403,19 @@ func TestShrink(t *testing.T) {
 		{
 			name: "a lost answer of the ledger", total: 7, available: 3, calls: []string{"set", "take", "shrink", "end"},
 			prepare: func(s *shop) {
-				s.ledger.answer = func(order.Outcome) order.Outcome { return order.Unknown(errAway) }
+				s.ledger.answer = func(order.Outcome) order.Outcome { return order.Unknown(errUnreachable) }
 				s.reconciler.resolved = order.Committed()
 			},
 		},
 		{
 			name: "a lost commit", total: 7, want: stock.ErrBusy, calls: []string{"set", "take", "shrink", "end"},
 			prepare: func(s *shop) {
-				s.ledger.meet = func(stock.Take) (error, bool) { return fmt.Errorf("%w: %w", stock.ErrBusy, errAway), true }
+				s.ledger.meet = func(stock.Take) (error, bool) { return fmt.Errorf("%w: %w", stock.ErrBusy, errUnreachable), true }
 			},
 		},
 		{
-			name: "a ledger that is away", total: 7, want: stock.ErrUnavailable, calls: []string{"set", "take", "shrink", "end"},
-			prepare: func(s *shop) { s.ledger.meet = func(stock.Take) (error, bool) { return errAway, true } },
+			name: "a ledger that is unreachable", total: 7, want: stock.ErrUnavailable, calls: []string{"set", "take", "shrink", "end"},
+			prepare: func(s *shop) { s.ledger.meet = func(stock.Take) (error, bool) { return errUnreachable, true } },
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -488,14 +488,14 @@ func TestRefusals(t *testing.T) {
 		calls   []string
 	}{
 		{"superseded", func(s *shop) { s.reconciler.unusable = superseded }, stock.ErrSuperseded, nil},
-		{"unusable", func(s *shop) { s.reconciler.unusable = errAway }, stock.ErrUnavailable, nil},
-		{"the ledger is away", func(s *shop) { s.ledger.refuse = failing(1, errAway) }, stock.ErrUnavailable, []string{"set"}},
+		{"unusable", func(s *shop) { s.reconciler.unusable = errUnreachable }, stock.ErrUnavailable, nil},
+		{"the ledger is unreachable", func(s *shop) { s.ledger.refuse = failing(1, errUnreachable) }, stock.ErrUnavailable, []string{"set"}},
 		{"another kind", func(s *shop) { s.ledger.row.Kind = stock.Coupon }, stock.ErrKindFixed, []string{"set"}},
 		{"superseded before the retry", func(s *shop) {
 			s.ledger.refuse, s.reconciler.cannot = failing(1, stock.ErrNotAdopted), superseded
 		}, stock.ErrSuperseded, []string{"set", "retry"}},
 		{"no retry", func(s *shop) {
-			s.ledger.refuse, s.reconciler.cannot = failing(1, stock.ErrNotAdopted), errAway
+			s.ledger.refuse, s.reconciler.cannot = failing(1, stock.ErrNotAdopted), errUnreachable
 		}, stock.ErrUnavailable, []string{"set", "retry"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -545,13 +545,13 @@ func TestRead(t *testing.T) {
 	if st, err := s.Stock(t.Context(), apple); err != nil || st.Available != 3 {
 		t.Errorf("read %+v, %v; want the gate's count", st, err)
 	}
-	s.reconciler.noLevels = errAway
+	s.reconciler.noLevels = errUnreachable
 	for name, read := range map[string]func() error{
 		"stock": func() error { _, err := s.Stock(t.Context(), apple); return err },
 		"list":  func() error { _, _, err := s.ListStock(t.Context(), "", 1); return err },
 		"audit": func() error { _, err := s.Audit(t.Context(), apple); return err },
 	} {
-		if err := read(); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) {
+		if err := read(); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errUnreachable) {
 			t.Errorf("%s: answered %v", name, err)
 		}
 	}
@@ -587,10 +587,10 @@ func TestSetStock_CountsClaims(t *testing.T) {
 		return nil
 	}
 	// The total is raised, and then the count fails. Busy would mean that nothing was changed.
-	for _, failure = range []error{errAway, stock.Busy(errAway)} {
+	for _, failure = range []error{errUnreachable, stock.Busy(errUnreachable)} {
 		s.calls = nil
 		total := s.ledger.row.Total + 1
-		if _, _, err := s.set(t.Context(), total); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) || s.ledger.row.Total != total {
+		if _, _, err := s.set(t.Context(), total); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errUnreachable) || s.ledger.row.Total != total {
 			t.Errorf("the count fails with %v: %v, the total is %d", failure, err, s.ledger.row.Total)
 		}
 	}
@@ -604,7 +604,7 @@ func TestSetStock_CountsClaims(t *testing.T) {
 // answer was lost.
 func TestStockChanged(t *testing.T) {
 	t.Parallel()
-	for _, lost := range []error{nil, errAway} {
+	for _, lost := range []error{nil, errUnreachable} {
 		s := stocked(true, 0)
 		s.ledger.refuse = func() error {
 			if len(s.changed) > 0 {

@@ -184,7 +184,7 @@ func Strategies() []Spec {
 		},
 		{
 			Name: "async", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true, queues: true,
-			Detail:  "the script also journals the order in Redis, and the answer is 202; a consumer commits it: goes on selling while the ledger is slow and, to requests without a key, while it is away; an acknowledged order is as durable as Redis",
+			Detail:  "the script also journals the order in Redis, and the answer is 202; a consumer commits it: goes on selling while the ledger is slow and, to requests without a key, while it is unreachable; an acknowledged order is as durable as Redis",
 			Promise: queuedPromise,
 		},
 	}

@@ -37,14 +37,14 @@ func TestAccept(t *testing.T) {
 		{name: "a fast consumer", answers: answers{found: own}, want: "Order: committed"},
 		{name: "a fast consumer, and a revival", answers: answers{found: revived}, want: "Order: committed"},
 		{name: "its own void order", answers: answers{found: lost, down: barred}, want: "Order Refusal GiveBack Finish: duplicate"},
-		{name: "the ledger is away", answers: answers{errs: map[string]error{"Order": errFault}}, want: "Order: unknown"},
+		{name: "the ledger is unreachable", answers: answers{errs: map[string]error{"Order": errFault}}, want: "Order: unknown"},
 		{name: "a live order", answers: answers{found: found(order.Pending)}, want: "Order GiveBack Finish: duplicate"},
 		{name: "a refused order", answers: answers{found: found(order.TurnedDown)}, want: "Order GiveBack Finish: duplicate"},
 		{name: "not given back", answers: answers{found: found(order.Paid), errs: map[string]error{"GiveBack": errFault}}, want: "Order GiveBack: duplicate"},
 		{name: "not finished", answers: answers{found: found(order.Paid), errs: map[string]error{"Finish": errFault}}, want: "Order GiveBack Finish: duplicate"},
 		{name: "a void order", answers: answers{found: found(order.Void), down: barred}, want: "Order Refusal GiveBack Finish: duplicate"},
 		{name: "a void order, and a fast consumer", answers: answers{found: found(order.Void), down: order.Committed()}, want: "Order Refusal: duplicate"},
-		{name: "a void order, and the ledger goes away", answers: answers{found: found(order.Void), down: order.Unknown(errFault)}, want: "Order Refusal: duplicate"},
+		{name: "a void order, and the ledger becomes unreachable", answers: answers{found: found(order.Void), down: order.Unknown(errFault)}, want: "Order Refusal: duplicate"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

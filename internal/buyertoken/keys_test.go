@@ -183,7 +183,7 @@ func TestKeysOverTime(t *testing.T) {
 	one := set(t, []jose.JSONWebKey{public("1", "", "", i.rsa)})
 	two := set(t, []jose.JSONWebKey{public("2", "", "", i.rsa2)})
 	synctest.Test(t, func(t *testing.T) {
-		from := &source{answer: answer{err: errors.New("the issuer is away")}}
+		from := &source{answer: answer{err: errors.New("the issuer is unreachable")}}
 		k := newKeys(from.read, urlPause, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})

@@ -279,7 +279,7 @@ func testAway(t *testing.T, browser context.Context) {
 	w.open(s.url())
 	w.until(cell("apple", "Sold") + ` === "0"`)
 	s.close()
-	w.until(`document.getElementById("link").dataset.state === "away" && document.body.classList.contains("stale")`)
+	w.until(`document.getElementById("link").dataset.state === "unreachable" && document.body.classList.contains("stale")`)
 	if _, err := s.place("apple"); err != nil {
 		t.Fatal(err)
 	}

@@ -280,9 +280,9 @@ func TestStockPage(t *testing.T) {
 			t.Errorf("%+v: %d rows, %s to %s, next %s", test.view, len(page.Rows), first, last, page.Next)
 		}
 	}
-	l.err = errors.New("away")
+	l.err = errors.New("unreachable")
 	if page := newStockReader(l, nil).read(t.Context(), view{}, slog.New(slog.DiscardHandler)); !page.Failed {
-		t.Error("the page does not say that the ledger is away")
+		t.Error("the page does not say that the ledger is unreachable")
 	}
 }
 

@@ -150,7 +150,7 @@ func (e *examination) stores() (sql *store.SQL, client redis.UniversalClient) {
 	return e.sql, e.redis
 }
 
-// isOK reports whether a check that has ended found something to be as it should be.
+// isOK reports whether a check has ended with a finding that is OK.
 func (e *examination) isOK(check string) bool {
 	return slices.ContainsFunc(e.results, func(r result) bool { return r.Check == check && r.Level == store.OK })
 }

@@ -124,8 +124,8 @@ func (w *Wire) forward(client, server net.Conn) {
 			s.sendLast(late)
 		})
 	}
-	// Only now, because a client that sees the end may call Disarm, which waits for the late
-	// statement. The answers could wait for a client that does not read.
+	// Close the client only now: a client that sees the end may call Disarm, which waits for the late
+	// statement. Close it before the wait for ran: the answers could wait for a client that does not read.
 	client.Close()
 	<-ran
 }

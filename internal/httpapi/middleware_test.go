@@ -141,10 +141,10 @@ func TestLogLevels(t *testing.T) {
 		}
 	})
 	t.Run("the cause of not being ready", func(t *testing.T) {
-		for _, err := range []error{errors.New("a store is away"), fmt.Errorf("%w: a store is away", stock.ErrSuperseded)} {
+		for _, err := range []error{errors.New("a store is unreachable"), fmt.Errorf("%w: a store is unreachable", stock.ErrSuperseded)} {
 			log := new(logBuffer)
 			do(newAPI(t, &fakeOrders{err: err}, loggingTo(log, slog.LevelInfo)), call{method: "GET", path: "/readyz"})
-			if found := log.lines(`level=WARN msg="not ready"`); len(found) != 1 || !strings.Contains(found[0], "a store is away") || !strings.Contains(found[0], "request_id=req-1") {
+			if found := log.lines(`level=WARN msg="not ready"`); len(found) != 1 || !strings.Contains(found[0], "a store is unreachable") || !strings.Contains(found[0], "request_id=req-1") {
 				t.Errorf("%v: %s", err, log)
 			}
 		}

@@ -64,14 +64,14 @@ func TestClock(t *testing.T) {
 			wrong, trip time.Duration // wrong is the error of the time of day; trip is the duration of a round trip to the database
 			reads       int
 			c           = &clock{wall: func() time.Time { return time.Now().Add(wrong) }}
-			away        error
+			unreachable error
 			read        = func() (time.Time, error) {
 				reads++
 				if reads == 2 {
 					time.Sleep(trip)
 				}
 				time.Sleep(trip)
-				return time.Now(), away
+				return time.Now(), unreachable
 			}
 		)
 		known := func(what string, want bool, ahead time.Duration) {
@@ -103,12 +103,12 @@ func TestClock(t *testing.T) {
 		if !c.due() {
 			t.Error("not due after a while")
 		}
-		away = errVanished
+		unreachable = errVanished
 		measure(errVanished)
 		known("after a measurement that failed", true, trip)
 		time.Sleep(maxClockAge)
 		known("long after a measurement", false, 0)
-		away, trip = nil, maxClockError
+		unreachable, trip = nil, maxClockError
 		if err := c.measure(read); err == nil {
 			t.Error("a slow answer counts as a measurement")
 		}

@@ -857,12 +857,12 @@ func (s *shelf) testFaults(t *testing.T, c call, turn int) {
 	restore()
 	s.faults.Arm(faults.Fault{Kind: faults.Gone, Nth: 1})
 	if _, err := s.l.Owner(t.Context()); err == nil {
-		t.Fatal("the database is not away")
+		t.Fatal("the database is not unreachable")
 	}
 	result, out = c.do(t.Context(), s)
 	s.faults.Disarm()
 	if state := c.compared(s.state(t, tables)); state != before || !errors.Is(out.Reason(), io.ErrUnexpectedEOF) || out.Unknown() != c.open {
-		t.Errorf("while the database is away: %s, %v\nstate before%s\nstate after%s", shown(result, out), out.Reason(), before, state)
+		t.Errorf("while the database is unreachable: %s, %v\nstate before%s\nstate after%s", shown(result, out), out.Reason(), before, state)
 	}
 	for way, kind := range []faults.Kind{faults.Refused, faults.Lost, faults.BadValue, faults.Duplicate, faults.LockTimeout, faults.Garbled} {
 		only := ""

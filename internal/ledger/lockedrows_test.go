@@ -141,7 +141,7 @@ func TestFaults_LockedRow(t *testing.T) {
 				case out.Refused() && !errors.Is(out.Reason(), stock.ErrBusy):
 					t.Errorf("order %d after %q is refused: %v", i+1, hit, out.Reason())
 				case rs[1].outcome.Refused() && fmt.Sprint(out.Reason()) != fmt.Sprint(rs[1].outcome.Reason()):
-					t.Errorf("order %d after %q waited for its row although the database was away for order 2: %v", i+1, hit, out.Reason())
+					t.Errorf("order %d after %q waited for its row although the database was unreachable for order 2: %v", i+1, hit, out.Reason())
 				}
 			}
 		}

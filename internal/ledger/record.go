@@ -173,7 +173,7 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 		case sqltx.IsDuplicate(err):
 			left, err := l.answerDuplicates(ctx, rs)
 			if err != nil {
-				return away(rs, err)
+				return unreachable(rs, err)
 			}
 			if len(left) == len(rs) { // the order was deleted meanwhile
 				return l.divide(ctx, rs, own, errVanished)
@@ -198,7 +198,7 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 		case sqltx.IsStatementError(err):
 			return l.divide(ctx, rs, own, err)
 		default:
-			return away(rs, err)
+			return unreachable(rs, err)
 		}
 	}
 	return nil
@@ -243,8 +243,8 @@ func kindOf(err error) string {
 
 var errVanished = errors.New("an order with the same ID existed and can no longer be found")
 
-// away refuses the recordings because the database cannot be reached, and returns the reason.
-func away(rs []*recording, err error) error {
+// unreachable refuses the recordings because the database cannot be reached, and returns the reason.
+func unreachable(rs []*recording, err error) error {
 	err = stock.Busy(err)
 	refuse(rs, err)
 	return err

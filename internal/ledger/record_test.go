@@ -70,7 +70,7 @@ func TestAcceptedOrders(t *testing.T) {
 func TestFailedGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
-		for _, cause := range []error{cutter.ErrConflict, errors.New("the database is away")} {
+		for _, cause := range []error{cutter.ErrConflict, errors.New("the database is unreachable")} {
 			t.Run(cause.Error(), func(t *testing.T) {
 				l := d.open(t, cuttertest.WithCut(cutter.Merged(), func(context.Context, *sqltx.Tx, []stock.Take, cuttertest.Cut) ([]cutter.Decision, error) {
 					return nil, cause
@@ -101,7 +101,7 @@ func fragile(c cutter.Cutter, bad stock.SKU) cutter.Cutter {
 		case len(takes) > 1:
 			return nil, &pgconn.PgError{Code: "42703"} // a fault of one order
 		case takes[0].Lines[0].SKU == bad:
-			return nil, errors.New("the database is away") // an error not caused by an order
+			return nil, errors.New("the database is unreachable") // an error not caused by an order
 		}
 		return cut(ctx, tx)
 	})

@@ -59,9 +59,9 @@ func TestResolve(t *testing.T) {
 		if err := closed.Close(); err != nil {
 			t.Fatal(err)
 		}
-		away := openOn(t, closed.Ledger(), cutter.Merged())
-		resolve(t, away, take, "unknown")
-		resolve(t, away, takeOf(sku), "unknown")
+		unreachable := openOn(t, closed.Ledger(), cutter.Merged())
+		resolve(t, unreachable, take, "unknown")
+		resolve(t, unreachable, takeOf(sku), "unknown")
 		d.atRest(t, sku, 1)
 	})
 }

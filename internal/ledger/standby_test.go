@@ -107,7 +107,7 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 	} {
 		standby.Stop()
 		if _, err := l.Order(t.Context(), uuid.New()); !errors.Is(err, order.ErrUnknownOrder) {
-			t.Errorf("an unknown ID while the standby is away: %v", err)
+			t.Errorf("an unknown ID while the standby is unreachable: %v", err)
 		}
 		answer := make(chan error, 1)
 		go func() { answer <- call(context.WithoutCancel(t.Context())) }()

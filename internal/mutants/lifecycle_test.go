@@ -35,7 +35,7 @@ var lifecycle = []mutant{
 	{"a claim is not lowered", returns, "if row.BuyerLimit == 0 {", "if true {", "internal/ledger TestChange_LowersClaim/SQLite"},
 	{"the stock rows are locked after the order", changes, "var rows []StockRow\n\t\tif options.Returns {", "var rows []StockRow\n\t\tif _, err := lockOrder(ctx, tx, o, \"\"); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif options.Returns {", "internal/ledger TestChange_LocksStockFirst/MariaDB"},
 	{"an order is due by the instance's clock", expire, "<= \" + d.Now() + \", FALSE)\"", "<= '\" + time.Now().Add(time.Hour).UTC().Format(\"2006-01-02 15:04:05\") + \"', FALSE)\"", "internal/ledger TestChange_Due/SQLite"},
-	{"a resolved revival commits all the same", revival, "if updated[0] == 0 {", "if updated[0] < 0 {", "internal/ledger TestRevive_Barred/SQLite"},
+	{"a resolved revival commits anyway", revival, "if updated[0] == 0 {", "if updated[0] < 0 {", "internal/ledger TestRevive_Barred/SQLite"},
 	{"a history runs backwards", "internal/order/service.go", "step.At.Before(before)", "step.At.IsZero()", "internal/order TestOrder_HistoryInOrder"},
 	{"a repeated change is answered from the primary alone", changes, "err = cmp.Or(l.db.Confirm(ctx), err)", "_ = cmp.Or(err)", "internal/ledger TestAnswersWaitForTheStandby"},
 	{"a repeated change is answered though the standby has not confirmed", changes, "err = cmp.Or(l.db.Confirm(ctx), err)", "_ = cmp.Or(l.db.Confirm(ctx), err)", "internal/ledger TestAnswersWaitForTheStandby"},

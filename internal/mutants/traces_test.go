@@ -19,6 +19,6 @@ var traces = []mutant{
 	{"a size that the SDK does not survive is passed on", exporter, "err == nil && (value < 1", "err == nil && false && (value < 1", "internal/tracing/otlp TestOpen_Batching"},
 	{"a malformed header is logged with its value", exporter, `if a.Key == "err" {`, "line.AddAttrs(a)\n\t\tif a.Key == \"err\" {", "internal/tracing/otlp TestSDKLog"},
 	{"another protocol is silent", exporter, "case !slices.Contains(protocols, protocol):", "case !slices.Contains(protocols, protocol):\n\t\treturn false, nil\n\tcase false:", "internal/tracing/otlp TestWanted"},
-	{"a group fails without a kind while the database is away", groupCommit, `cmp.Or(kindOf(err), "unavailable")`, `cmp.Or(kindOf(err))`, "internal/ledger TestGroupTrace/SQLite"},
+	{"a group fails without a kind while the database is unreachable", groupCommit, `cmp.Or(kindOf(err), "unavailable")`, `cmp.Or(kindOf(err))`, "internal/ledger TestGroupTrace/SQLite"},
 	{"a transaction fails without a kind", transacting, "span.Fail(kind)", "_ = kind", "internal/ledger TestTransactionTrace"},
 }

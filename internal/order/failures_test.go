@@ -33,22 +33,22 @@ var (
 		{"stale", stock.Refuse(apple, stock.ErrStaleEpoch), false},
 		{"busy", stock.ErrBusy, false},
 	}
-	lostFault = aFault{"lost", errAway, true}
-	away      = aFault{"away", errAway, false}
+	lostFault   = aFault{"lost", errUnreachable, true}
+	unreachable = aFault{"unreachable", errUnreachable, false}
 )
 
 // faultsOf has the errors that each call may return.
 var faultsOf = map[string][]aFault{
-	"Take":         append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
-	"Queue":        append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, away),
+	"Take":         append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, unreachable),
+	"Queue":        append(refusedFaults, aFault{"in flight", stock.ErrInFlight, false}, unreachable),
 	"Accept":       {lostFault},
 	"Record":       append(refusedFaults, lostFault),
 	"Revive":       append(refusedFaults, aFault{"changed", stock.ErrRowChanged, false}, lostFault),
-	"Usable":       {{"superseded", stock.ErrSuperseded, false}, away},
-	"PrepareRetry": {{"superseded", stock.ErrSuperseded, false}, {"unknown SKU", stock.Refuse(apple, stock.ErrUnknownSKU), false}, away},
-	"Change":       {{"none", ErrUnknownOrder, false}, {"busy", stock.ErrBusy, false}, {"stale", stock.ErrStaleEpoch, false}, away},
+	"Usable":       {{"superseded", stock.ErrSuperseded, false}, unreachable},
+	"PrepareRetry": {{"superseded", stock.ErrSuperseded, false}, {"unknown SKU", stock.Refuse(apple, stock.ErrUnknownSKU), false}, unreachable},
+	"Change":       {{"none", ErrUnknownOrder, false}, {"busy", stock.ErrBusy, false}, {"stale", stock.ErrStaleEpoch, false}, unreachable},
 
-	"Refunded": {{"none", ErrUnknownPayment, false}, away},
+	"Refunded": {{"none", ErrUnknownPayment, false}, unreachable},
 }
 
 // scenario is one request to a service.
@@ -73,7 +73,7 @@ var scenarios = []scenario{
 	}, do: placing(keyed)},
 	{name: "place behind a void order", prepare: void(keyedID), do: placing(keyed)},
 	{name: "place at a stale gate", prepare: stale, do: placing(keyed)},
-	{name: "place without an answer of the gate", prepare: func(_ *testing.T, s *shop) { s.gate.lost = errAway }, do: placing(ask)},
+	{name: "place without an answer of the gate", prepare: func(_ *testing.T, s *shop) { s.gate.lost = errUnreachable }, do: placing(ask)},
 	{name: "queue", prepare: queueing(nil), do: placing(ask)},
 	{name: "queue under a key", prepare: queueing(nil), do: placing(keyed)},
 	{name: "queue, and a consumer commits it", prepare: queueing(func(s *shop, t stock.Take) {
@@ -301,7 +301,7 @@ func TestFailures(t *testing.T) {
 		for i, call := range sound.calls {
 			faults := faultsOf[call]
 			if faults == nil {
-				faults = []aFault{away}
+				faults = []aFault{unreachable}
 			}
 			var answers []string
 			for _, fault := range faults {
@@ -402,7 +402,7 @@ func TestSpans(t *testing.T) {
 		{name: "busy", refuse: stock.ErrBusy, takes: []string{"busy"}},
 		{name: "stale", refuse: stock.ErrStaleEpoch, takes: []string{"stale", "taken"}, orderID: true},
 		{name: "not refilled", refuse: stock.ErrStaleEpoch, cannot: stock.ErrSuperseded, takes: []string{"stale"}, refill: "superseded"},
-		{name: "away", refuse: errAway, takes: []string{"error unavailable"}},
+		{name: "unreachable", refuse: errUnreachable, takes: []string{"error unavailable"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, recorder := newShop(true), tracetest.NewSpanRecorder()
@@ -411,7 +411,7 @@ func TestSpans(t *testing.T) {
 			ctx, request := s.tracer.Root(t.Context(), "request", time.Now())
 			o, _, err := s.Place(ctx, ask())
 			request.End()
-			if errors.Is(test.refuse, errAway) && !strings.Contains(err.Error(), "taking at the gate") {
+			if errors.Is(test.refuse, errUnreachable) && !strings.Contains(err.Error(), "taking at the gate") {
 				t.Errorf("the error does not say what failed: %v", err)
 			}
 			var takes []string

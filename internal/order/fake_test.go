@@ -175,10 +175,10 @@ type fakeLedger struct {
 	histories map[uuid.UUID][]Step
 	records   int // number of calls of Record
 
-	before func(t stock.Take)                           // called before a take is recorded, if not nil
-	answer func(out Outcome) Outcome                    // replaces the answer of Record, if not nil
-	read   func(id uuid.UUID) (found *Order, err error) // replaces Order, if not nil
-	away   error                                        // error of resolving a take, if not nil
+	before      func(t stock.Take)                           // called before a take is recorded, if not nil
+	answer      func(out Outcome) Outcome                    // replaces the answer of Record, if not nil
+	read        func(id uuid.UUID) (found *Order, err error) // replaces Order, if not nil
+	unreachable error                                        // error of resolving a take, if not nil
 }
 
 func (l *fakeLedger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
@@ -226,8 +226,8 @@ func (l *fakeLedger) record(t stock.Take, o Order) Outcome {
 
 // resolve inserts a void order under the take's order ID, unless the ID is used.
 func (l *fakeLedger) resolve(t stock.Take) Outcome {
-	if l.away != nil {
-		return Unknown(l.away)
+	if l.unreachable != nil {
+		return Unknown(l.unreachable)
 	}
 	found, ok := l.orders[t.OrderID]
 	switch {

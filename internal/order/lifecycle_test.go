@@ -243,9 +243,9 @@ func TestRevive_Unknown(t *testing.T) {
 	for name, fault := range map[string]func(*shop){
 		"no answer to the COMMIT": func(s *shop) {
 			s.ledger.answer = func(Outcome) Outcome { return Unknown(lost) }
-			s.ledger.away = errors.New("the ledger is away")
+			s.ledger.unreachable = errors.New("the ledger is unreachable")
 		},
-		"no answer from the gate": func(s *shop) { s.gate.lost, s.gate.stuck = lost, errors.New("the gate is away") },
+		"no answer from the gate": func(s *shop) { s.gate.lost, s.gate.stuck = lost, errors.New("the gate is unreachable") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShop(true)

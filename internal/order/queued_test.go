@@ -23,7 +23,7 @@ func (q answeringQueue) Order(context.Context, uuid.UUID) (*Order, error) { retu
 // lookup is found at every moment.
 func TestOrderLeavesTheQueue(t *testing.T) {
 	queued := Order{ID: uuid.New(), TakeID: uuid.New(), Status: Queued}
-	down := errors.New("the queue is away")
+	down := errors.New("the queue is unreachable")
 	for _, test := range []struct {
 		name    string
 		commits bool // the order is committed before the queue answers
@@ -58,7 +58,7 @@ func TestOrderLeavesTheQueue(t *testing.T) {
 // and an order in the queue. The queued order is the key's order only if the ledger has no later
 // live one.
 func TestFindKeyed_QueuedUnderAVoidOrder(t *testing.T) {
-	live, down := &Order{Status: Pending}, errors.New("the ledger is away")
+	live, down := &Order{Status: Pending}, errors.New("the ledger is unreachable")
 	for _, test := range []struct {
 		name string
 		next *Order // the order under the key's second ID

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// errAway is the error of a store that cannot be reached.
-var errAway = errors.New("the store is away")
+// errUnreachable is the error of a store that cannot be reached.
+var errUnreachable = errors.New("the store is unreachable")
 
 // failing returns a function that returns err the first n times, and then nil.
 func failing(n int, err error) func() error {
@@ -94,15 +94,15 @@ func TestPlace(t *testing.T) {
 		},
 		{
 			name: "the answer of the gate is lost", request: ask(), want: stock.ErrBusy, takes: 1,
-			prepare: func(s *shop) { s.gate.lost = errAway },
+			prepare: func(s *shop) { s.gate.lost = errUnreachable },
 		},
 		{
 			name: "the take did not reach the gate", request: ask(), want: stock.ErrBusy, takes: 1,
-			prepare: func(s *shop) { s.gate.refuse = failing(1, errAway) },
+			prepare: func(s *shop) { s.gate.refuse = failing(1, errUnreachable) },
 		},
 		{
 			name: "the answer of the gate is lost and so is the give", request: ask(), want: stock.ErrUnavailable, takes: 1, open: true,
-			prepare: func(s *shop) { s.gate.lost, s.gate.stuck = errAway, errAway },
+			prepare: func(s *shop) { s.gate.lost, s.gate.stuck = errUnreachable, errUnreachable },
 		},
 		{
 			name: "the epoch was raised after the take", request: ask(), takes: 2, records: 2,
@@ -113,7 +113,7 @@ func TestPlace(t *testing.T) {
 		{
 			name: "the answer of the ledger is lost after the commit", request: ask(), takes: 1, records: 1,
 			prepare: func(s *shop) {
-				s.ledger.answer = func(Outcome) Outcome { return Unknown(errAway) }
+				s.ledger.answer = func(Outcome) Outcome { return Unknown(errUnreachable) }
 			},
 		},
 		{
@@ -122,15 +122,15 @@ func TestPlace(t *testing.T) {
 				s.ledger.answer = func(Outcome) Outcome {
 					clear(s.ledger.orders)
 					s.ledger.available[apple] = units
-					return Unknown(errAway)
+					return Unknown(errUnreachable)
 				}
 			},
 		},
 		{
-			name: "the ledger is away after a commit", request: ask(), want: stock.ErrUnavailable, takes: 1, records: 1, open: true,
+			name: "the ledger is unreachable after a commit", request: ask(), want: stock.ErrUnavailable, takes: 1, records: 1, open: true,
 			prepare: func(s *shop) {
-				s.ledger.answer = func(Outcome) Outcome { return Unknown(errAway) }
-				s.ledger.away = errAway
+				s.ledger.answer = func(Outcome) Outcome { return Unknown(errUnreachable) }
+				s.ledger.unreachable = errUnreachable
 			},
 		},
 		{
@@ -149,7 +149,7 @@ func TestPlace(t *testing.T) {
 		},
 		{
 			name: "unusable", request: ask(), want: stock.ErrBusy,
-			prepare: func(s *shop) { s.reconciler.unusable = errAway },
+			prepare: func(s *shop) { s.reconciler.unusable = errUnreachable },
 		},
 		{
 			name: "superseded before the retry", request: ask(), want: stock.ErrSuperseded, takes: 1,
@@ -160,7 +160,7 @@ func TestPlace(t *testing.T) {
 		{
 			name: "the gate is stale and cannot be refilled", request: ask(), want: stock.ErrBusy, takes: 1,
 			prepare: func(s *shop) {
-				s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), errAway
+				s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), errUnreachable
 			},
 		},
 		{
@@ -276,7 +276,7 @@ func TestReplay(t *testing.T) {
 			if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) || o.Status != Pending {
 				t.Errorf("answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
 			}
-			s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errAway }
+			s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errUnreachable }
 			if o, replayed, err := s.Place(t.Context(), keyed()); err != nil || !replayed || !sameOrder(o, first) {
 				t.Errorf("without a lookup: answered %+v, replayed %v, %v; want %+v", o, replayed, err, first)
 			}
@@ -326,16 +326,16 @@ func TestRefusedReplay(t *testing.T) {
 		{"in flight", func(s *shop) { s.gate.refuse = failing(1, stock.ErrInFlight) }, ErrInProgress, stock.ErrInFlight},
 		{"burned", func(s *shop) { s.gate.refuse = failing(1, stock.ErrBurned) }, stock.ErrBusy, stock.ErrBurned},
 		{"superseded", func(s *shop) { s.reconciler.unusable = stock.ErrSuperseded }, stock.ErrSuperseded, stock.ErrSuperseded},
-		{"unusable", func(s *shop) { s.reconciler.unusable = errAway }, stock.ErrBusy, errAway},
-		{"lost take", func(s *shop) { s.gate.refuse = failing(1, errAway) }, stock.ErrBusy, errAway},
+		{"unusable", func(s *shop) { s.reconciler.unusable = errUnreachable }, stock.ErrBusy, errUnreachable},
+		{"lost take", func(s *shop) { s.gate.refuse = failing(1, errUnreachable) }, stock.ErrBusy, errUnreachable},
 		{"stale for ever", func(s *shop) { s.gate.refuse = failing(maxTries, stock.ErrNoGeneration) }, stock.ErrBusy, stock.ErrNoGeneration},
 		{"not refilled", func(s *shop) {
-			s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), errAway
-		}, stock.ErrBusy, errAway},
+			s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), errUnreachable
+		}, stock.ErrBusy, errUnreachable},
 		{"unknown outcome", func(s *shop) {
-			s.ledger.before = func(stock.Take) { s.ledger.away = errAway }
-			s.ledger.answer = func(out Outcome) Outcome { return Unknown(errAway) }
-		}, stock.ErrUnavailable, errAway},
+			s.ledger.before = func(stock.Take) { s.ledger.unreachable = errUnreachable }
+			s.ledger.answer = func(out Outcome) Outcome { return Unknown(errUnreachable) }
+		}, stock.ErrUnavailable, errUnreachable},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -472,11 +472,11 @@ func TestVoidsWithoutEnd(t *testing.T) {
 		}
 		s.atRest(t, 0)
 	})
-	t.Run("the ledger is away", func(t *testing.T) {
+	t.Run("the ledger is unreachable", func(t *testing.T) {
 		s := newShop(true)
 		s.ledger.void(orderID(s.ledgerID, keyed(), 0))
-		s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errAway }
-		if _, _, err := s.Place(t.Context(), keyed()); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errAway) {
+		s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errUnreachable }
+		if _, _, err := s.Place(t.Context(), keyed()); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errUnreachable) {
 			t.Errorf("answered %v", err)
 		}
 		s.atRest(t, 0)

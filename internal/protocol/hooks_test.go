@@ -172,7 +172,7 @@ func (s *shop) openHooked(t *testing.T, set settings) hooked {
 	return h
 }
 
-var errSKUAway = errors.New("this SKU's server is away")
+var errSKUUnreachable = errors.New("this SKU's server is unreachable")
 
 // mentions reports whether the SKU is an argument of the command.
 func mentions(cmd redis.Cmder, sku stock.SKU) bool {
@@ -190,12 +190,12 @@ type badSKU struct {
 
 func (b *badSKU) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 	if gate.ScriptName(cmds[0]) == "adjust" && (b.all || mentions(cmds[0], b.sku)) {
-		return errSKUAway
+		return errSKUUnreachable
 	}
 	err := run(ctx)
 	for _, cmd := range cmds {
 		if cmd.Name() == "hmget" && mentions(cmd, b.sku) {
-			cmd.SetErr(errSKUAway)
+			cmd.SetErr(errSKUUnreachable)
 		}
 	}
 	return err
@@ -206,7 +206,7 @@ func (b *badSKU) around(ctx context.Context, cmds []redis.Cmder, run func(contex
 func failing(script string, sku stock.SKU) faults.Around {
 	return func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 		if gate.ScriptName(cmds[0]) == script && (sku == "" || mentions(cmds[0], sku)) {
-			return errSKUAway
+			return errSKUUnreachable
 		}
 		return run(ctx)
 	}

@@ -183,7 +183,7 @@ func TestNoAnswerBeforeCommit(t *testing.T) {
 		for _, name := range []string{"lua", "merged", "conditional"} {
 			t.Run(name, func(t *testing.T) {
 				i := s.open(t, settings{strategy: name, change: func(built *assembly.Strategy) {
-					built.Cutter = failingAfterCut(built.Cutter, errors.New("the database is away"))
+					built.Cutter = failingAfterCut(built.Cutter, errors.New("the database is unreachable"))
 				}})
 				sku := newSKU("uncommitted")
 				addStock(t, i, sku, 3)

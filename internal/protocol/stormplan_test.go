@@ -138,7 +138,7 @@ func (d *drawing) drawFaults(database string) {
 	if d.Uint64N(*stormSilent) == 0 {
 		silent = slowKinds
 	}
-	lost := lostKinds[:3] // a store that stays away ends the storm
+	lost := lostKinds[:3] // a store that stays unreachable ends the storm
 	kinds := slices.Concat(lost, databaseKinds[database], silent)
 	for range d.IntN(5) {
 		f := faults.Fault{Kind: pick(d.Rand, kinds...), Only: pick(d.Rand,

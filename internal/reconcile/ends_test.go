@@ -72,14 +72,14 @@ func TestStepFails(t *testing.T) {
 	taken := 0
 	step := func(context.Context) (pace, error) {
 		taken++
-		return afterRound, errAway
+		return afterRound, errUnreachable
 	}
-	if _, err := r.try(t.Context(), step); !errors.Is(err, errAway) || taken != 1 {
+	if _, err := r.try(t.Context(), step); !errors.Is(err, errUnreachable) || taken != 1 {
 		t.Errorf("%d steps, %v", taken, err)
 	}
 	r.StoreChanged()
-	gate.onLoad = func() error { return errAway }
-	if _, err := r.try(t.Context(), step); !errors.Is(err, errAway) || taken != 1 {
+	gate.onLoad = func() error { return errUnreachable }
+	if _, err := r.try(t.Context(), step); !errors.Is(err, errUnreachable) || taken != 1 {
 		t.Errorf("without a generation: %d steps, %v", taken, err)
 	}
 }
@@ -118,7 +118,7 @@ func TestCheckEnds(t *testing.T) {
 // clocklessLedger does not know the database's clock.
 type clocklessLedger struct{ *fakeLedger }
 
-func (clocklessLedger) ClockKnown() error { return errAway }
+func (clocklessLedger) ClockKnown() error { return errUnreachable }
 
 // TestClockUnknown checks that an instance that does not know the database's clock is not ready.
 func TestClockUnknown(t *testing.T) {
@@ -126,7 +126,7 @@ func TestClockUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReconciler(newGate(newRedis()), clocklessLedger{newLedger(&ownerRow{})})
 		defer r.Close()
-		if err := errors.Join(r.Start(t.Context()), r.Ready(t.Context())); !errors.Is(err, errAway) {
+		if err := errors.Join(r.Start(t.Context()), r.Ready(t.Context())); !errors.Is(err, errUnreachable) {
 			t.Errorf("ready: %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), checkPause/2)
@@ -254,9 +254,9 @@ func TestStartIsOvertaken(t *testing.T) {
 	}{
 		{maxRaises - 1, "other", nil, nil, maxRaises},
 		{maxRaises, "other", nil, stock.ErrRowChanged, maxRaises},
-		{1, "other", errAway, errAway, 1},
+		{1, "other", errUnreachable, errUnreachable, 1},
 		{1, "fake", nil, nil, 1},
-		{0, "", errAway, nil, 1}, // no second read is needed
+		{0, "", errUnreachable, nil, 1}, // no second read is needed
 	} {
 		redis := newRedis()
 		redis.mark.Beat = 100 // the ledger was restored
@@ -343,14 +343,14 @@ func TestRecoveryGoesOn(t *testing.T) {
 	t.Parallel()
 	stuck, other := takeOf("a", 1), takeOf("a", 1)
 	gate, l := listingGate{newGate(newRedis()), []stock.Take{stuck, other}}, newLedger(&ownerRow{})
-	outcomes := []order.Outcome{order.Unknown(errAway), order.Refused(errAway)}
+	outcomes := []order.Outcome{order.Unknown(errUnreachable), order.Refused(errUnreachable)}
 	l.outcome = func() (next order.Outcome) {
 		next, outcomes = outcomes[0], outcomes[1:]
 		return next
 	}
 	r := newReconcilerOf(gate, l)
 	defer r.Close()
-	if err := r.recoverAll(t.Context()); !errors.Is(err, errAway) || !slices.Equal(gate.given, []uuid.UUID{other.TakeID}) {
+	if err := r.recoverAll(t.Context()); !errors.Is(err, errUnreachable) || !slices.Equal(gate.given, []uuid.UUID{other.TakeID}) {
 		t.Errorf("gave back %v, want %v; %v", gate.given, other.TakeID, err)
 	}
 }
@@ -364,7 +364,7 @@ func TestRecoveryLogs(t *testing.T) {
 	defer r.Close()
 	var log bytes.Buffer
 	r.log = slog.New(slog.NewTextHandler(&log, nil))
-	outcomes := []order.Outcome{order.Refused(errAway), order.Committed(), order.Refused(errAway)}
+	outcomes := []order.Outcome{order.Refused(errUnreachable), order.Committed(), order.Refused(errUnreachable)}
 	l.outcome = func() (next order.Outcome) {
 		next, outcomes = outcomes[0], outcomes[1:]
 		return next
@@ -569,21 +569,21 @@ type uncounted struct {
 
 func (l *uncounted) Due(ctx context.Context, limit int) (int, time.Duration, error) {
 	if l.broken {
-		return 0, 0, errAway
+		return 0, 0, errUnreachable
 	}
 	return l.fakeLedger.Due(ctx, limit)
 }
 
 func (l *uncounted) RefundsDue(ctx context.Context, limit int) (int, time.Duration, error) {
 	if l.broken {
-		return 0, 0, errAway
+		return 0, 0, errUnreachable
 	}
 	return l.fakeLedger.RefundsDue(ctx, limit)
 }
 
 func (l *uncounted) Changes(ctx context.Context, sku stock.SKU, after stock.Change) ([]stock.Change, bool, error) {
 	if l.broken {
-		return nil, false, errAway
+		return nil, false, errUnreachable
 	}
 	return l.fakeLedger.Changes(ctx, sku, after)
 }
@@ -662,29 +662,29 @@ func TestFailuresAreLogged(t *testing.T) {
 		`recovering takes failed and will be retried" error="first step"`: recovering,
 		`recovering takes failed and will be retried" error="last step"`:  recovering,
 		"checking the stores failed": func(ctx context.Context, r *Reconciler, gate *fakeGate, _ *uncounted) {
-			gate.onLoaded = func() error { return errAway }
+			gate.onLoaded = func() error { return errUnreachable }
 			r.keepChecking(ctx)
 		},
 		"settling takes failed": func(_ context.Context, r *Reconciler, gate *fakeGate, _ *uncounted) {
-			gate.fail = func(stock.Take) error { return errAway }
+			gate.fail = func(stock.Take) error { return errUnreachable }
 			r.settleNow(takeOf("a", 1))
 		},
 		"refilling the gate after a guard refusal failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
 			r.FinishTake(ctx, takeOf("unknown", 1), order.Refused(stock.Refuse("unknown", stock.ErrSoldOut)))
 		},
 		"claiming a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
-			l.setAway(true)
+			l.setUnreachable(true)
 			r.keepDelivering(ctx)
 		},
 		"a job failed and is released": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
-			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) { return 0, errAway }, func() {})
+			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) { return 0, errUnreachable }, func() {})
 		},
 		"gate and ledger differ at rest": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
 			_ = r.refillDrifted(ctx, "unknown", difference{})
 		},
 		"renewing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
 			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
-				l.setAway(true)
+				l.setUnreachable(true)
 				<-ctx.Done()
 				return 0, ctx.Err()
 			}, func() {})

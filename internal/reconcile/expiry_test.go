@@ -106,7 +106,7 @@ func TestExpiryTells(t *testing.T) {
 	r := newReconciler(nil, l)
 	r.returned = func(skus ...stock.SKU) { told = append(told, skus...) }
 	e := &expiry{Reconciler: r}
-	for _, err := range []error{errAway, nil} {
+	for _, err := range []error{errUnreachable, nil} {
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) {
 			if len(told) > 0 {
 				t.Error("told before the units have returned")
@@ -155,7 +155,7 @@ func TestExpiryBacklog(t *testing.T) {
 				t.Errorf("step %d: expired %v, slow %v, failed %v", n+1, x, s, f)
 			}
 		}
-		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return ledger.Expiry{}, errAway }
+		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return ledger.Expiry{}, errUnreachable }
 		if _, err := e.step(t.Context(), ledger.Job{}); err == nil {
 			t.Error("the error of a batch is lost")
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// errAway is the error of a store that cannot be reached.
-var errAway = errors.New("the store is away")
+// errUnreachable is the error of a store that cannot be reached.
+var errUnreachable = errors.New("the store is unreachable")
 
 // ownerRow is the one row of the table ledger, which instances share.
 type ownerRow struct {
@@ -316,7 +316,7 @@ func (g *fakeGate) ScanInFlight(context.Context, time.Duration, string) ([]stock
 
 func (g *fakeGate) InFlight(_ context.Context, limit int, skus ...stock.SKU) (takes []stock.Take, err error) {
 	if g.unlisted {
-		return nil, errAway
+		return nil, errUnreachable
 	}
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
@@ -339,7 +339,7 @@ func (g *fakeGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, e
 		levels[i] = g.redis.counts[sku]
 		levels[i].SKU = sku
 		if g.unreadable != nil && g.unreadable(sku) {
-			levels[i], err = stock.Level{SKU: sku, Err: errAway}, errAway
+			levels[i], err = stock.Level{SKU: sku, Err: errUnreachable}, errUnreachable
 		}
 	}
 	return levels, err

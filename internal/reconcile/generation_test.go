@@ -287,9 +287,9 @@ func TestUnansweredLook(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.flush()
-		gate.onLoaded = func() error { return errAway }
+		gate.onLoaded = func() error { return errUnreachable }
 		for range 10 {
-			if err := g.follow(t.Context(), g.current()); !errors.Is(err, errAway) {
+			if err := g.follow(t.Context(), g.current()); !errors.Is(err, errUnreachable) {
 				t.Errorf("followed: %v", err)
 			}
 		}
@@ -314,10 +314,10 @@ func TestLoadsFail(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.flush()
-		gate.onLoad = func() error { return errAway }
+		gate.onLoad = func() error { return errUnreachable }
 		start := time.Now()
 		for tries := 0; time.Since(start) < time.Minute; tries++ {
-			if err := g.follow(t.Context(), g.current()); !errors.Is(err, errAway) || tries > 1000 {
+			if err := g.follow(t.Context(), g.current()); !errors.Is(err, errUnreachable) || tries > 1000 {
 				t.Fatalf("followed %d times: %v", tries, err)
 			}
 		}

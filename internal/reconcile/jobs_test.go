@@ -18,9 +18,9 @@ import (
 // fakeJobs is the ledger's table of jobs in memory, with the methods that expiry needs. It follows
 // the contract of Ledger.
 type fakeJobs struct {
-	mu     sync.Mutex
-	leases map[string]jobLease // by name
-	away   bool                // the ledger does not answer
+	mu          sync.Mutex
+	leases      map[string]jobLease // by name
+	unreachable bool                // the ledger does not answer
 
 	expire func(held ledger.Job, limit int) (ledger.Expiry, error) // nil: no order is due
 	due    func() int                                              // nil: no order is due; the oldest has been due for a minute
@@ -37,8 +37,8 @@ func (t *fakeJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Jo
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.away:
-		return ledger.Job{}, errAway
+	case t.unreachable:
+		return ledger.Job{}, errUnreachable
 	case time.Now().Before(t.leases[name].until):
 		return ledger.Job{}, ledger.ErrJobHeld
 	}
@@ -62,8 +62,8 @@ func (t *fakeJobs) setLease(ctx context.Context, j ledger.Job, lease time.Durati
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case t.away:
-		return errAway
+	case t.unreachable:
+		return errUnreachable
 	case j != t.leases[j.Name].job:
 		return ledger.ErrJobLost
 	}
@@ -71,10 +71,10 @@ func (t *fakeJobs) setLease(ctx context.Context, j ledger.Job, lease time.Durati
 	return nil
 }
 
-func (t *fakeJobs) setAway(away bool) {
+func (t *fakeJobs) setUnreachable(unreachable bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.away = away
+	t.unreachable = unreachable
 }
 
 func (t *fakeJobs) Expire(_ context.Context, held ledger.Job, _ *ledger.ExpiryRound, limit int) (ledger.Expiry, error) {
@@ -239,21 +239,21 @@ func TestJobSurvivesAnOutage(t *testing.T) {
 		table := &fakeJobs{}
 		r := startRunner(t, table)
 		time.Sleep(10 * time.Second)
-		table.setAway(true)
+		table.setUnreachable(true)
 		time.Sleep(ledger.JobLease / 2)
-		table.setAway(false)
+		table.setUnreachable(false)
 		time.Sleep(time.Second)
 		r.taken()
 		time.Sleep(time.Second)
 		if steps := r.taken(); len(steps) == 0 || steps[0].Token != 1 {
 			t.Errorf("after a short outage: %+v", steps)
 		}
-		table.setAway(true)
+		table.setUnreachable(true)
 		time.Sleep(time.Minute)
 		if steps := r.taken(); len(steps) > 500 {
 			t.Errorf("%d steps in a minute in which nothing could be renewed", len(steps))
 		}
-		table.setAway(false)
+		table.setUnreachable(false)
 		time.Sleep(2 * time.Second)
 		if steps := r.taken(); len(steps) == 0 || steps[0].Token != 2 {
 			t.Errorf("after a long outage: %+v", steps)
@@ -265,7 +265,7 @@ func TestJobSurvivesAnOutage(t *testing.T) {
 // the instance claims the job again. The instance is idle only once another instance has the job.
 func TestJobStepsFail(t *testing.T) {
 	t.Parallel()
-	for _, failure := range []error{errAway, ledger.ErrJobLost} {
+	for _, failure := range []error{errUnreachable, ledger.ErrJobLost} {
 		synctest.Test(t, func(t *testing.T) {
 			var (
 				steps []ledger.Job

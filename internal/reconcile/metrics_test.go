@@ -73,10 +73,10 @@ func TestStoresUp(t *testing.T) {
 		ready, ledger, gate float64
 	}{
 		"all is well":                  {func(*brokenLedger, *brokenGate) {}, 1, 1, 1},
-		"the ledger does not answer":   {func(l *brokenLedger, _ *brokenGate) { l.err = errAway }, 0, 0, 1},
-		"the gate does not answer":     {func(_ *brokenLedger, g *brokenGate) { g.err = errAway }, 0, 1, 0},
-		"the gate is frozen":           {func(_ *brokenLedger, g *brokenGate) { g.err, g.wait = errAway, time.Hour }, 0, 1, 0},
-		"neither of the two answers":   {func(l *brokenLedger, g *brokenGate) { l.err, g.err = errAway, errAway }, 0, 0, 0},
+		"the ledger does not answer":   {func(l *brokenLedger, _ *brokenGate) { l.err = errUnreachable }, 0, 0, 1},
+		"the gate does not answer":     {func(_ *brokenLedger, g *brokenGate) { g.err = errUnreachable }, 0, 1, 0},
+		"the gate is frozen":           {func(_ *brokenLedger, g *brokenGate) { g.err, g.wait = errUnreachable, time.Hour }, 0, 1, 0},
+		"neither of the two answers":   {func(l *brokenLedger, g *brokenGate) { l.err, g.err = errUnreachable, errUnreachable }, 0, 0, 0},
 		"another layout has the stock": {func(l *brokenLedger, _ *brokenGate) { l.shared.owner.Layout = "other" }, 0, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestJobSuccess(t *testing.T) {
 		began := time.Now()
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) {
 			if time.Since(began) > 10*time.Second {
-				return ledger.Expiry{}, errAway
+				return ledger.Expiry{}, errUnreachable
 			}
 			return ledger.Expiry{}, nil
 		}

@@ -27,12 +27,12 @@ func TestBringToGate(t *testing.T) {
 		calls  []string          // calls without those of a later delivery; the gate adjusts two segments, up to the first that refuses
 		log    string            // logged text; empty: nothing is logged
 	}{
-		"in order":          {order: []int{0, 1}, calls: []string{"adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},
-		"overtaken":         {order: []int{1, 0}, calls: []string{"adjust", "Changes", "adjust", "adjust", "adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},
-		"the gate is away":  {order: []int{0}, breaks: "adjust", calls: []string{"adjust"}, log: "returning units to the gate failed"},
-		"the ledger is":     {order: []int{0}, breaks: "Applied", calls: []string{"adjust", "adjust", "Applied"}, log: "clearing the outbox failed"},
-		"no outbox":         {order: []int{1}, breaks: "Changes", calls: []string{"adjust", "Changes"}, log: "returning units to the gate failed"},
-		"the gate is empty": {order: []int{0, 1}, before: emptyGate, calls: []string{"adjust", "adjust"}},
+		"in order":                {order: []int{0, 1}, calls: []string{"adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},
+		"overtaken":               {order: []int{1, 0}, calls: []string{"adjust", "Changes", "adjust", "adjust", "adjust", "adjust", "Applied", "adjust", "adjust", "Applied"}},
+		"the gate is unreachable": {order: []int{0}, breaks: "adjust", calls: []string{"adjust"}, log: "returning units to the gate failed"},
+		"the ledger is":           {order: []int{0}, breaks: "Applied", calls: []string{"adjust", "adjust", "Applied"}, log: "clearing the outbox failed"},
+		"no outbox":               {order: []int{1}, breaks: "Changes", calls: []string{"adjust", "Changes"}, log: "returning units to the gate failed"},
+		"the gate is empty":       {order: []int{0, 1}, before: emptyGate, calls: []string{"adjust", "adjust"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -66,8 +66,8 @@ func TestSweepPause(t *testing.T) {
 
 // TestJoined checks that an error joins a bounded number of errors.
 func TestJoined(t *testing.T) {
-	err := joined(append([]error{nil}, slices.Repeat([]error{errAway}, maxErrors+2)...))
-	if text := err.Error(); strings.Count(text, errAway.Error()) != maxErrors || !strings.HasSuffix(text, "and 2 more errors") {
+	err := joined(append([]error{nil}, slices.Repeat([]error{errUnreachable}, maxErrors+2)...))
+	if text := err.Error(); strings.Count(text, errUnreachable.Error()) != maxErrors || !strings.HasSuffix(text, "and 2 more errors") {
 		t.Errorf("%s", text)
 	}
 }

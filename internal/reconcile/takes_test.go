@@ -23,7 +23,7 @@ func TestOneStuckTake(t *testing.T) {
 		gate := newGate(newRedis())
 		gate.fail = func(taken stock.Take) error {
 			if taken.Lines[0].SKU == "stuck" {
-				return errAway
+				return errUnreachable
 			}
 			return nil
 		}
@@ -68,14 +68,14 @@ func TestOpenTakeIsRetried(t *testing.T) {
 		settled bool
 	}{
 		{name: "refused", out: order.Refused(stock.ErrBusy)},
-		{name: "unknown and committed", out: order.Unknown(errAway), outcome: order.Committed(), settled: true},
-		{name: "unknown and refused", out: order.Unknown(errAway), outcome: order.Refused(stock.ErrBusy)},
+		{name: "unknown and committed", out: order.Unknown(errUnreachable), outcome: order.Committed(), settled: true},
+		{name: "unknown and refused", out: order.Unknown(errUnreachable), outcome: order.Refused(stock.ErrBusy)},
 	} {
-		for _, away := range []string{"gate", "ledger"} {
-			if away == "ledger" && !test.out.Unknown() {
+		for _, store := range []string{"gate", "ledger"} {
+			if store == "ledger" && !test.out.Unknown() {
 				continue
 			}
-			t.Run(test.name+", "+away+" away", func(t *testing.T) {
+			t.Run(test.name+", "+store+" unreachable", func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					gate, l := newGate(newRedis()), newLedger(&ownerRow{})
 					var tries []time.Time
@@ -84,24 +84,24 @@ func TestOpenTakeIsRetried(t *testing.T) {
 						return len(tries) <= failures
 					}
 					l.outcome = func() order.Outcome { return test.outcome }
-					if away == "gate" {
+					if store == "gate" {
 						gate.fail = func(stock.Take) error {
 							if fails() {
-								return errAway
+								return errUnreachable
 							}
 							return nil
 						}
 					} else {
 						l.outcome = func() order.Outcome {
 							if fails() {
-								return order.Unknown(errAway)
+								return order.Unknown(errUnreachable)
 							}
 							return test.outcome
 						}
 					}
 					r := newReconciler(gate, l)
 					taken := takeOf("a", 1)
-					if away == "gate" && test.out.Unknown() {
+					if store == "gate" && test.out.Unknown() {
 						r.leaveOpen(&openTake{taken, true}) // the ledger could not be reached before
 					} else {
 						r.FinishTake(t.Context(), taken, test.out)
@@ -118,7 +118,7 @@ func TestOpenTakeIsRetried(t *testing.T) {
 						t.Fatalf("tried %d times, want %d", len(tries), failures+1)
 					}
 					first := 1 // the request's own try is not followed by a pause
-					if away == "gate" && test.out.Unknown() {
+					if store == "gate" && test.out.Unknown() {
 						first = 0
 					}
 					for n := first + 1; n < len(tries); n++ {
@@ -148,7 +148,7 @@ func TestPauseStartsAgain(t *testing.T) {
 				return nil
 			}
 			fails--
-			return errAway
+			return errUnreachable
 		}
 		r := newReconciler(gate, newLedger(&ownerRow{}))
 		defer r.Close()
@@ -179,7 +179,7 @@ func TestPauseStartsAgain(t *testing.T) {
 func TestFullQueueOfOpenTakes(t *testing.T) {
 	t.Parallel()
 	gate := newGate(newRedis())
-	gate.fail = func(stock.Take) error { return errAway }
+	gate.fail = func(stock.Take) error { return errUnreachable }
 	r := newReconciler(gate, newLedger(&ownerRow{}))
 	defer r.Close()
 	taken := takeOf("a", 1)
@@ -203,12 +203,12 @@ func TestEnd(t *testing.T) {
 		{name: "committed", out: order.Committed(), want: order.Committed(), settled: true},
 		{name: "refused", out: order.Refused(stock.ErrBusy), want: order.Refused(stock.ErrBusy), given: true},
 		{name: "duplicate", out: order.Duplicate(&order.Order{}), want: order.Duplicate(&order.Order{}), given: true},
-		{name: "unknown and committed", out: order.Unknown(errAway), resolved: order.Committed(), want: order.Committed(), settled: true},
+		{name: "unknown and committed", out: order.Unknown(errUnreachable), resolved: order.Committed(), want: order.Committed(), settled: true},
 		{
-			name: "unknown and refused", out: order.Unknown(errAway), resolved: order.Refused(errors.New("void")),
+			name: "unknown and refused", out: order.Unknown(errUnreachable), resolved: order.Refused(errors.New("void")),
 			want: order.Refused(stock.ErrBusy), given: true,
 		},
-		{name: "unknown", out: order.Unknown(errAway), resolved: order.Unknown(stock.ErrUnavailable), want: order.Unknown(errAway)},
+		{name: "unknown", out: order.Unknown(errUnreachable), resolved: order.Unknown(stock.ErrUnavailable), want: order.Unknown(errUnreachable)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			gate, l := newGate(newRedis()), newLedger(&ownerRow{})
@@ -240,12 +240,12 @@ func TestEnd(t *testing.T) {
 func TestWithoutAGate(t *testing.T) {
 	t.Parallel()
 	l := newLedger(&ownerRow{})
-	l.outcome = func() order.Outcome { return order.Unknown(errAway) }
+	l.outcome = func() order.Outcome { return order.Unknown(errUnreachable) }
 	l.rows["a"] = ledger.StockRow{SKU: "a"}
 	r := newReconciler(nil, l)
 	defer r.Close()
 	for _, out := range []order.Outcome{
-		order.Committed(), order.Refused(stock.Refuse("a", stock.ErrSoldOut)), order.Duplicate(&order.Order{}), order.Unknown(errAway),
+		order.Committed(), order.Refused(stock.Refuse("a", stock.ErrSoldOut)), order.Duplicate(&order.Order{}), order.Unknown(errUnreachable),
 	} {
 		if got := r.FinishTake(t.Context(), takeOf("a", 0), out); got.Committed() != out.Committed() || got.Unknown() != out.Unknown() {
 			t.Errorf("the outcome is %+v, want %+v", got, out)

@@ -25,7 +25,7 @@ func TestTraces(t *testing.T) {
 		done    ledger.Expiry
 		err     error
 		stopped bool
-	}{{}, {done: ledger.Expiry{Expired: 2, Failed: 1}}, {err: errAway}, {err: errAway, stopped: true}}
+	}{{}, {done: ledger.Expiry{Expired: 2, Failed: 1}}, {err: errUnreachable}, {err: errUnreachable, stopped: true}}
 	for _, s := range steps {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -9,9 +9,9 @@ import (
 // answer it as ErrBusy.
 func TestBusy(t *testing.T) {
 	t.Parallel()
-	cause := errors.New("the store is away")
+	cause := errors.New("the store is unreachable")
 	for name, err := range map[string]error{"once": Busy(cause), "twice": Busy(Busy(cause))} {
-		if !errors.Is(err, ErrBusy) || !errors.Is(err, cause) || err.Error() != "nothing was changed: the store is away" {
+		if !errors.Is(err, ErrBusy) || !errors.Is(err, cause) || err.Error() != "nothing was changed: the store is unreachable" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -586,14 +586,14 @@ func TestWholeDriver_ClosesPool(t *testing.T) {
 	}
 	mustBeClosed(pool)
 
-	away, err := sql.Open("mysql", "user@tcp(127.0.0.1:1)/name")
+	unreachable, err := sql.Open("mysql", "user@tcp(127.0.0.1:1)/name")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newWholeDriver(away, "", ""); err == nil {
+	if _, err := newWholeDriver(unreachable, "", ""); err == nil {
 		t.Error("opened without a server")
 	}
-	mustBeClosed(away)
+	mustBeClosed(unreachable)
 
 	migrations, err := opened(t, testenv.MariaDB(t)).migrations(t.Context())
 	if err != nil {

@@ -43,8 +43,8 @@ const stream = new Stream(
   },
   (state, detail = "") => {
     if (state === link.state && detail === link.detail) return;
-    // While it tries again, the page says that the service is away, not that it connects.
-    if (state === "connecting" && link.state === "away") return;
+    // While it tries again, the page says that the service is unreachable, not that it connects.
+    if (state === "connecting" && link.state === "unreachable") return;
     link = { state, detail };
     showLink();
   },
@@ -64,7 +64,7 @@ function showLink() {
   } else if (link.state === "live" && byID("content").hidden) {
     byID("content").hidden = false;
   }
-  document.body.classList.toggle("stale", link.state === "away" || link.state === "paused");
+  document.body.classList.toggle("stale", link.state === "unreachable" || link.state === "paused");
   byID("sign-out").hidden = !token();
 }
 

@@ -9,7 +9,7 @@ const pauses = [300, 1000, 2000, 4000]; // before the tries to connect again
 // Stream reads the events at a path. path() may return another path each time.
 export class Stream {
   // onEvent(name, data) is called for each event, and onState(state, detail) when the
-  // state changes: connecting, live, away, denied (detail says why) or paused.
+  // state changes: connecting, live, unreachable, denied (detail says why) or paused.
   constructor(path, onEvent, onState) {
     this.path = path;
     this.onEvent = onEvent;
@@ -73,7 +73,7 @@ export class Stream {
     }
     if (signal.aborted && !this.silent) return;
     this.silent = false;
-    this.onState("away");
+    this.onState("unreachable");
     const pause = pauses[Math.min(this.failures++, pauses.length - 1)];
     this.retry = setTimeout(() => this.open(), pause * (0.8 + 0.4 * Math.random()));
   }

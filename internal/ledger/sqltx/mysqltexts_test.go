@@ -169,7 +169,7 @@ type failingConn struct {
 	at, calls int
 }
 
-var errFailing = errors.New("the server is away")
+var errFailing = errors.New("the server is unreachable")
 
 func (c *failingConn) hit() error {
 	if c.calls++; c.calls == c.at {

@@ -360,11 +360,11 @@ func TestTurn(t *testing.T) {
 		{"the one before leaves first", server{watch: deleted, turns: []turn{{first, own, nil}, {nil, own, nil}}}, nil, []string{"lock/b", "lock/a"}},
 		{"its key is gone", server{watch: deleted, turns: []turn{{}}}, lock.ErrSessionExpired, []string{"lock/b"}},
 		{"its key is written again", server{watch: deleted, turns: []turn{{nil, keyOf("lock/c", 11), nil}}}, lock.ErrSessionExpired, []string{"lock/b"}},
-		{"the servers are away", server{watch: deleted, turns: []turn{{err: rpctypes.ErrNoLeader}, {nil, own, nil}}}, nil, []string{"lock/b", "lock/b"}},
+		{"the servers are unreachable", server{watch: deleted, turns: []turn{{err: rpctypes.ErrNoLeader}, {nil, own, nil}}}, nil, []string{"lock/b", "lock/b"}},
 		{"a request fails", server{watch: deleted, turns: []turn{{err: errFault}}}, errFault, []string{"lock/b"}},
 		{"the reading of all keys fails", server{watch: deleted, turns: []turn{{keyOf("lock/longer/a", 4), own, nil}}, readErr: errFault}, errFault, []string{"lock/b"}},
 		{"watches fail until it gives up", server{turns: []turn{{second, own, nil}}}, context.DeadlineExceeded, slices.Repeat([]string{"lock/b"}, 11)},
-		{"the servers are away until it gives up", server{turns: []turn{{err: rpctypes.ErrNoLeader}}}, context.DeadlineExceeded, slices.Repeat([]string{"lock/b"}, 11)},
+		{"the servers are unreachable until it gives up", server{turns: []turn{{err: rpctypes.ErrNoLeader}}}, context.DeadlineExceeded, slices.Repeat([]string{"lock/b"}, 11)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

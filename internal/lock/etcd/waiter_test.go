@@ -51,7 +51,7 @@ func TestWaiterOutlivesItsSession(t *testing.T) {
 		lease   time.Duration // lease of the waiter
 		end     func(t *testing.T, servers []*testenv.EtcdServer, waiter *session)
 	}{
-		{"servers away for longer than the lease", 1, 5 * time.Second, func(t *testing.T, servers []*testenv.EtcdServer, waiter *session) {
+		{"servers unreachable for longer than the lease", 1, 5 * time.Second, func(t *testing.T, servers []*testenv.EtcdServer, waiter *session) {
 			servers[0].Kill()
 			mustEnd(t, waiter)
 			servers[0].Restart()

@@ -255,7 +255,7 @@ func (ss *subscriptions) receive(pubsub *goredis.PubSub) {
 			switch m.Kind {
 			case "subscribe", "ssubscribe":
 				ss.subscribed(m.Channel)
-			case "sunsubscribe": // the server has given the slot away
+			case "sunsubscribe": // the slot has moved to another server
 				ss.moved(pubsub)
 			}
 		case *goredis.Message:

@@ -159,7 +159,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	}
 	fails.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts().read.sha})
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) || !isNotSent(err) {
-		t.Errorf("a take behind all units while Redis is away: %v", err)
+		t.Errorf("a take behind all units while Redis is unreachable: %v", err)
 	}
 	fails.Disarm()
 	waiting = append(waiting, g.start(t.Context(), first)) // this take has its unit already

@@ -9,7 +9,7 @@ export default {
 
   "link.connecting": "Connecting",
   "link.live": "Live",
-  "link.away": "Service away, trying again",
+  "link.unreachable": "Service unreachable, trying again",
   "link.paused": "Paused",
   "link.denied": "Signed out",
 

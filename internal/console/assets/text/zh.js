@@ -9,7 +9,7 @@ export default {
 
   "link.connecting": "正在连接",
   "link.live": "实时",
-  "link.away": "服务不可达，正在重试",
+  "link.unreachable": "服务不可达，正在重试",
   "link.paused": "已暂停",
   "link.denied": "未登录",
 
