@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
@@ -105,6 +106,22 @@ func (c config) embedded() bool { return c.Redis == "" && c.DB == "" }
 func (c config) level() (level slog.Level) {
 	_ = level.UnmarshalText([]byte(c.LogLevel)) // the flag's enum allows only valid levels
 	return level
+}
+
+// parts returns the parts of an instance that the flags choose.
+func (c config) parts() assembly.Parts {
+	return assembly.Parts{
+		Strategy: c.strategy, Guard: c.Guard, Redis: c.Redis, DB: c.DB, Migrate: c.Migrate,
+		Locks: c.Locks, Fence: c.Fence, Segments: c.Segments, Slots: c.Slots,
+	}
+}
+
+// options returns the rules of an instance that the flags set.
+func (c config) options(log *slog.Logger, metrics prometheus.Registerer) assembly.Options {
+	return assembly.Options{
+		TakeDeadline: c.TakeDeadline, PaymentWindow: c.PaymentWindow, LatePayments: c.LatePayment, SoldOutMemory: c.SoldOutMemory,
+		Log: log, Metrics: metrics,
+	}
 }
 
 // parse reads the flags, before or after the verb, and the environment, as
