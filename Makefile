@@ -67,7 +67,7 @@ mutants: TIMEOUT = 60m
 mutants: servers ## Break the code in one place at a time and expect a test to fail
 	$(RERUNNING) --packages=./internal/mutants -- -tags mutants -count=1 -parallel 9 -timeout $(TIMEOUT)
 
-# The packages whose code is broken, and those whose tests may convict.
+# The packages whose code is broken, and those whose tests may detect it.
 mutate: PACKAGES = ./internal/ledger ./internal/ledger/cutter ./internal/ledger/sqltx ./internal/order ./internal/reconcile ./internal/stock/gate \
 	$(patsubst %,./internal/lock/%,. etcd mysql postgres recipe redis redlock session zookeeper)
 mutate: TESTS = $(PACKAGES) ./internal/async ./internal/assembly/... ./internal/protocol ./internal/lock/... ./cmd/withlock ./cmd/api

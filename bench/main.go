@@ -33,17 +33,17 @@ type settings struct {
 	Only        []string `default:"targets" enum:"${sets}" help:"Measurements: targets, versions (the service against itself at the commit --against), instances (one instance against the most of --instances), spread (one SKU against --skus), bulk (an empty table against one with --bulk orders), expiry (no order expires against a backlog of --due orders), console (nobody watches against one console open, in turns of --seconds under one load), memory (over --orders orders), many (starts, rest and an emptied Redis with --rows stock rows), slots (one SKU sold by --instances, while PostgreSQL delays each COMMIT by --delays; unless --variants names others: ${hot})."`
 	Databases   []string `name:"db" default:"mariadb,postgres" enum:"mariadb,postgres" help:"Databases."`
 	Variants    []string `enum:"${variants}" help:"Only these: ${enum}."`
-	Against     string   `placeholder:"COMMIT" help:"Commit whose service versions compares this one with."`
+	Against     string   `placeholder:"COMMIT" help:"For versions: the commit whose service is compared with this one."`
 	WarmUp      int      `default:"2" help:"Seconds of load before each measured run."`
 	Connections int      `default:"64" help:"Connections of the load, at least 2."`
-	SKUs        int      `name:"skus" default:"10000" help:"Number of SKUs in spread."`
-	Bulk        int      `default:"1000000" help:"Number of orders in the table in bulk."`
-	Due         int      `default:"1000000" help:"Number of orders in expiry whose time has passed."`
-	Orders      int      `default:"1000000" help:"Number of orders in memory."`
-	Rows        int      `default:"1000000" help:"Number of stock rows in many."`
+	SKUs        int      `name:"skus" default:"10000" help:"For spread: the number of SKUs."`
+	Bulk        int      `default:"1000000" help:"For bulk: the number of orders in the table."`
+	Due         int      `default:"1000000" help:"For expiry: the number of orders that are due."`
+	Orders      int      `default:"1000000" help:"For memory: the number of orders."`
+	Rows        int      `default:"1000000" help:"For many: the number of stock rows."`
 
-	Delays    []time.Duration `default:"0s,20ms" help:"Delays of the COMMIT in slots, at most 100 ms."`
-	Instances []int           `default:"1,4" help:"Numbers of instances in slots; the greatest is that in instances."`
+	Delays    []time.Duration `default:"0s,20ms" help:"For slots: delays of the COMMIT, at most 100 ms."`
+	Instances []int           `default:"1,4" help:"For slots: numbers of instances. For instances: the greatest of them."`
 }
 
 // sets are the names of the measurements, in the order in which they run.

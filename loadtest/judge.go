@@ -256,13 +256,13 @@ func addFaults(r, other *results.Result, prefix, chinesePrefix string) {
 // detected.
 func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (conclusive bool) {
 	judgeFindings(r)
-	convicted := false
+	detected := false
 	r.History = &results.History{}
 	for _, v := range verdicts {
 		r.History.Add(v.Calls, v.Decision == history.Linearizable)
 		switch {
 		case v.Decision == history.NotLinearizable && t.mayOversell:
-			convicted = true
+			detected = true
 		case v.Decision == history.Undecided && t.mayOversell: // the counts of a strategy that may oversell may never agree
 		case v.Decision != history.Linearizable:
 			r.Fault("%s is %s: %s", "%s：调用历史无法线性化或无法判定（%s）：%s", v.SKU, v.Decision, v.Why)
@@ -271,8 +271,8 @@ func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (concl
 	if r.Accepted == 0 && t.ending != interrupted {
 		r.Fault("no order was accepted: the history proves nothing", "没有订单被接受：这份调用历史证明不了什么")
 	}
-	if t.mustOversell && !convicted {
-		r.Fault("the check should convict it and did not: the history proves nothing", "检查器本应判它有错却没有：这份调用历史证明不了什么")
+	if t.mustOversell && !detected {
+		r.Fault("the check should detect that it is broken, and did not: the history proves nothing", "检查器本应发现它有错，却没有发现：这份调用历史什么也不能证明")
 	}
 	switch {
 	case t.ending == interrupted:
@@ -282,5 +282,5 @@ func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (concl
 	default:
 		r.Verdict = results.AsPromised
 	}
-	return convicted || !t.mustOversell
+	return detected || !t.mustOversell
 }

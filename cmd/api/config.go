@@ -75,7 +75,7 @@ type config struct {
 	Console       bool          `group:"The process:" default:"on" help:"Serve a web page at /console/ that shows this instance and its stock; with an admin token, it asks for the token (on|off, default on)."`
 	DrainDelay    time.Duration `group:"The process:" default:"0s" help:"How long to accept requests after SIGTERM while /readyz is 503, so that load balancers notice."`
 	StopWithStdin bool          `group:"The process:" help:"Stop serving when standard input ends, for example because the parent process has ended."`
-	LogLevel      string        `group:"The process:" default:"info" enum:"debug, info, warn, error" help:"Least level of the log: ${enum}."`
+	LogLevel      string        `group:"The process:" default:"info" enum:"debug, info, warn, error" help:"Lowest level that is logged: ${enum}."`
 
 	Repair bool `group:"Reconcile and doctor:" help:"reconcile: correct the counts that differ."`
 	JSON   bool `group:"Reconcile and doctor:" help:"reconcile, doctor: print JSON instead of a table."`

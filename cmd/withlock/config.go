@@ -25,7 +25,7 @@ type config struct {
 	Name    string         `placeholder:"NAME" help:"Name of the lock."`
 	Holders int            `default:"1" help:"Number of processes that may hold the name at once; all users of a name must give the same number."`
 	Wait    *time.Duration `placeholder:"DURATION" help:"How long to wait for the lock; 0s: ask once; not set: without end."`
-	Grace   time.Duration  `default:"5s" help:"How long the command may take to end after SIGTERM when the lock is lost; at most half of --lease, and if it is not set at most a third."`
+	Grace   time.Duration  `default:"5s" help:"How long the command may take to end after SIGTERM when the lock is lost; at most half of --lease. The default is at most a third of --lease."`
 	List    bool           `help:"List the holders of the name, and run nothing."`
 	Locks   backends.Flags `embed:""`
 	Redis   string         `placeholder:"URL" help:"Redis of --lock redis: redis://host:port/0, rediss://, redis+sentinel://h1:p1,h2:p2/mymaster, redis+cluster://h1:p1,h2:p2."`

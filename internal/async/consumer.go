@@ -380,10 +380,10 @@ func (c *Consumer) watch(ctx context.Context) {
 		c.measure(ctx)
 		lost, err := c.journal.Redeliver(ctx)
 		if lost > 0 {
-			c.log.Warn("the journal had lost the places of queued orders; they are delivered again", "orders", lost)
+			c.log.Warn("the journal had lost the messages of queued orders; they are delivered again", "orders", lost)
 		}
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("looking for queued orders without a place failed", "error", err)
+			c.log.Warn("looking for queued orders without a message failed", "error", err)
 		}
 		if time.Since(pruned) > prunePause {
 			pruned = time.Now()

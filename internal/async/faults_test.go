@@ -280,7 +280,7 @@ func TestFailingCalls(t *testing.T) {
 	for call, says := range map[string]string{
 		"Usable": "reading queued orders failed", "Claim": "reading queued orders failed", "Read": "reading queued orders failed",
 		"Record": "committing a queued order failed", "Finish": "removing orders from the journal failed", "Backlog": "measuring the journal failed",
-		"Redeliver": "looking for queued orders without a place failed", "Leave": "removing consumers from the journal failed",
+		"Redeliver": "looking for queued orders without a message failed", "Leave": "removing consumers from the journal failed",
 	} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()

@@ -31,7 +31,7 @@ var (
 	randomN        = flag.Int("random.n", 0, "the number of random mutants; 0 skips TestRandom")
 	randomSeed     = flag.Uint64("random.seed", 0, "draws the mutants; 0 draws the seed")
 	randomPackages = flag.String("random.packages", "", "the packages to break, as go list takes them")
-	randomTests    = flag.String("random.tests", "", "the packages whose tests may convict, as go list takes them")
+	randomTests    = flag.String("random.tests", "", "the packages whose tests may detect a mutant, as go list takes them")
 	randomAtOnce   = flag.Int("random.at-once", 3, "the number of test programs that run at once")
 )
 
@@ -193,7 +193,7 @@ func (r *randomRun) parse(p goPackage, prefix string) (files []goFile, sentinels
 // build writes the overlay and compiles the test programs. It leaves out mutants that do not
 // compile.
 func (r *randomRun) build() error {
-	witnesses, err := r.list(*randomTests)
+	tested, err := r.list(*randomTests)
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (r *randomRun) build() error {
 		}
 	}
 	overlay := filepath.Join(r.folder, "overlay.json")
-	for i, p := range witnesses {
+	for i, p := range tested {
 		if len(p.TestGoFiles)+len(p.XTestGoFiles) == 0 {
 			continue
 		}
@@ -287,8 +287,8 @@ func (r *randomRun) overlay() (file string, err error) {
 	return o.save()
 }
 
-// witness is a test that reaches a mutant.
-type witness struct {
+// reachingTest is a test that reaches a mutant.
+type reachingTest struct {
 	program program
 	test    string
 	took    time.Duration
@@ -296,9 +296,9 @@ type witness struct {
 
 // reach runs each test by itself on unchanged code, and returns by mutant the tests that reach it,
 // the fastest first.
-func (r *randomRun) reach(t *testing.T) (map[int][]witness, error) {
+func (r *randomRun) reach(t *testing.T) (map[int][]reachingTest, error) {
 	var lock sync.Mutex
-	reached := map[int][]witness{}
+	reached := map[int][]reachingTest{}
 	var runs errgroup.Group
 	runs.SetLimit(*randomAtOnce)
 	for _, p := range r.programs {
@@ -316,7 +316,7 @@ func (r *randomRun) reach(t *testing.T) (map[int][]witness, error) {
 					t.Logf("left out: %s %s fails on sound code: %v\n%s", p.pkg.path(), test, err, tail(out))
 					return nil
 				}
-				w := witness{p, test, time.Since(start)}
+				w := reachingTest{p, test, time.Since(start)}
 				numbers, err := os.ReadFile(notes)
 				if errors.Is(err, os.ErrNotExist) {
 					return nil
@@ -337,26 +337,26 @@ func (r *randomRun) reach(t *testing.T) (map[int][]witness, error) {
 		}
 	}
 	err := runs.Wait()
-	for _, witnesses := range reached {
-		slices.SortFunc(witnesses, func(a, b witness) int { return cmp.Compare(a.took, b.took) })
+	for _, tests := range reached {
+		slices.SortFunc(tests, func(a, b reachingTest) int { return cmp.Compare(a.took, b.took) })
 	}
 	return reached, err
 }
 
 // judge runs the tests of each mutant until one fails.
-func (r *randomRun) judge(t *testing.T, reached map[int][]witness) {
+func (r *randomRun) judge(t *testing.T, reached map[int][]reachingTest) {
 	var lock sync.Mutex
-	convicted, survivors := 0, []string{}
+	detected, survivors := 0, []string{}
 	var runs errgroup.Group
 	runs.SetLimit(*randomAtOnce)
 	for _, number := range slices.Sorted(maps.Keys(r.mutants)) {
 		runs.Go(func() error {
-			by := r.convict(t, number, reached[number])
+			by := r.detect(t, number, reached[number])
 			lock.Lock()
 			defer lock.Unlock()
 			if by != "" {
-				convicted++
-				t.Logf("convicted by %s: %s", by, r.mutants[number])
+				detected++
+				t.Logf("detected by %s: %s", by, r.mutants[number])
 				return nil
 			}
 			survivors = append(survivors, fmt.Sprintf("%s (reached by %d tests)", r.mutants[number], len(reached[number])))
@@ -367,7 +367,7 @@ func (r *randomRun) judge(t *testing.T, reached map[int][]witness) {
 		t.Error(err)
 	}
 	slices.Sort(survivors)
-	t.Logf("%d mutants, %d convicted", len(r.mutants), convicted)
+	t.Logf("%d mutants, %d detected", len(r.mutants), detected)
 	for _, s := range survivors {
 		t.Errorf("survived: %s", s)
 	}
@@ -377,10 +377,10 @@ func (r *randomRun) judge(t *testing.T, reached map[int][]witness) {
 // run together.
 const alone = 3
 
-// convict returns the tests that the mutant fails, or "".
-func (r *randomRun) convict(t *testing.T, number int, witnesses []witness) string {
-	single := min(alone, len(witnesses))
-	for _, w := range witnesses[:single] {
+// detect runs the tests, and returns those that fail with the mutant, or "".
+func (r *randomRun) detect(t *testing.T, number int, reaching []reachingTest) string {
+	single := min(alone, len(reaching))
+	for _, w := range reaching[:single] {
 		if r.fails(t, number, w.program, w.took, w.test) {
 			return w.program.pkg.path() + " " + w.test
 		}
@@ -388,7 +388,7 @@ func (r *randomRun) convict(t *testing.T, number int, witnesses []witness) strin
 	for _, p := range r.programs {
 		var tests []string
 		var took time.Duration
-		for _, w := range witnesses[single:] {
+		for _, w := range reaching[single:] {
 			if w.program == p {
 				tests, took = append(tests, w.test), took+w.took
 			}

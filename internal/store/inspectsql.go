@@ -200,7 +200,7 @@ func (s *SQL) inspectSQLite(ctx context.Context, _ int) (found Findings, err err
 	}
 	found.OK("%s, version %s, journal mode %s", s.target, version, journal)
 	if s.unsynced {
-		found.Problem("remove synchronous from the URL: it is FULL by default", "the URL turns synchronous down: a crash of the machine loses answered orders")
+		found.Problem("remove synchronous from the URL: it is FULL by default", "the URL lowers synchronous: a crash of the machine loses answered orders")
 	}
 	return found, nil
 }

@@ -13,7 +13,7 @@ const Patience = time.Minute
 // maxPoll bounds the pause between two checks of a condition.
 const maxPoll = 20 * time.Millisecond
 
-var errNotYet = errors.New("it is not so")
+var errNotYet = errors.New("the condition is not met")
 
 // Await returns as soon as the condition is true. It ends the test if the condition is not true
 // within [Patience].
