@@ -25,7 +25,7 @@ type OrderRequest struct {
 
 	// Key is the Idempotency-Key: the name of the buyer's intent, 1 to 255 visible
 	// ASCII characters. All requests of a buyer with the same key are one order, also
-	// those of another process. If it is empty, every call of Place makes up its own,
+	// those of another process. If it is empty, every call of Place generates its own,
 	// unless the client was made with WithoutKeys.
 	Key string `json:"-"`
 }

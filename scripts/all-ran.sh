@@ -2,7 +2,7 @@
 # gotestsum runs this after the tests. It names the tests that failed and then passed
 # alone. It fails the run if no test ran or, with CI=true, if a test was skipped: a skipped
 # test has shown nothing. It also fails the run if what failed was not shown to pass:
-# gotestsum takes a rerun for good that has run no test.
+# gotestsum accepts a rerun that has run no test as passed.
 status=0
 if [ -n "${RERUN_FOLDER:-}" ]; then
 	# A line is "package.Test: 2 runs, 1 failures".

@@ -66,7 +66,7 @@ type config struct {
 	Locks backends.Flags `group:"Locks:" embed:""`
 	Fence bool           `group:"Locks:" default:"on" help:"Check fencing tokens, so that a lock holder with an expired lease cannot change counts (on|off, default on)."`
 
-	PaymentWindow time.Duration `group:"Orders:" default:"15m" help:"How long an order may wait for its payment before it expires and its units return; 0: for ever."`
+	PaymentWindow time.Duration `group:"Orders:" default:"15m" help:"How long an order may wait for its payment before it expires and its units return; 0: forever."`
 	LatePayment   order.Late    `group:"Orders:" default:"revive" enum:"revive, refuse" help:"What a payment does to an order that has expired: revive (it pays the order if the units can be cut again) or refuse (it is due back to the buyer)."`
 	Ack           removed       `hidden:""`
 

@@ -20,7 +20,7 @@ import (
 )
 
 // gcPercent is the default of GOGC. The live heap is a few MiB, so Go's default
-// of 100 would collect it many times a second. 400 needs some 20 MiB more. GOGC
+// of 100 would collect it many times a second. 400 needs about 20 MiB more. GOGC
 // in the environment takes precedence.
 const gcPercent = 400
 

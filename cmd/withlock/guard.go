@@ -23,7 +23,7 @@ import (
 const guardArgument = "--guard-of-withlock"
 
 const (
-	// pollInterval is the pause between two looks at a process group that must end.
+	// pollInterval is the pause between two checks of a process group that must end.
 	pollInterval = 10 * time.Millisecond
 	// killTimeout bounds the wait for the end of a process group after SIGKILL.
 	killTimeout = time.Second

@@ -151,7 +151,7 @@ func TestGuardKillsInTime(t *testing.T) {
 	testenv.Receive(t, "the guard ends", g.exited)
 }
 
-// TestSilentGuard checks that withlock does not wait for ever for a guard that does not start.
+// TestSilentGuard checks that withlock does not wait forever for a guard that does not start.
 func TestSilentGuard(t *testing.T) {
 	t.Parallel()
 	ready, _ := pipe(t)

@@ -27,7 +27,7 @@ import (
 
 // timed lists the functions that may measure time and sleep, with the reasons.
 var timed = map[string]string{
-	"internal/testenv/await.go Poll":      "the one bound, and the pauses between two looks",
+	"internal/testenv/await.go Poll":      "the one bound, and the pauses between two checks",
 	"internal/testenv/await.go Dither":    "the work of a client or of a holder: no test depends on its length",
 	"internal/testenv/wire.go write":      "the delay of a network",
 	"internal/faults/faults.go later":     "a part of the fault: a statement that arrives late",

@@ -417,7 +417,7 @@ func TestBusyLedger(t *testing.T) {
 }
 
 // TestRejectedOrder checks that an order whose content the database refuses ends as
-// refused, and is not tried for ever.
+// refused, and is not tried forever.
 func TestRejectedOrder(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, r *rig) {

@@ -67,7 +67,7 @@ var databases = []mutant{
 	{"certificates are those of this machine", storeMySQL, "if one.TLS != nil {", "if false {", "internal/store TestMySQLHosts"},
 	{"the server's escapes in strings", storePostgres, "sessions.RuntimeParams[\"standard_conforming_strings\"] = \"on\"", "", "internal/store TestSession_StatesWhatItReliesOn/PostgreSQL"},
 	{"prepared statements through a pooler", storePostgres, "if pooled && config", "if pooled && false && config", "internal/store TestPgBouncer"},
-	{"PostgreSQL may be silent for ever", storePostgres, "sessions.DialFunc = boundAnswers(", "_ = boundAnswers(", "internal/ledger TestSilentDatabase/PostgreSQL"},
+	{"PostgreSQL may be silent forever", storePostgres, "sessions.DialFunc = boundAnswers(", "_ = boundAnswers(", "internal/ledger TestSilentDatabase/PostgreSQL"},
 	{"the bound of an answer replaces the deadline of the statement", "internal/store/readtimeout.go", "if !c.deadline.IsZero() && c.deadline.Before(until) {", "if false {", "internal/store TestBoundAnswers"},
 	{"the transaction of a group has no bound", groupCommit, "context.WithTimeout(ctx, transactionTimeout)", "context.WithCancel(ctx)", "internal/ledger TestSilentTransaction/PostgreSQL"},
 	{"a transaction bounds only its BEGIN and COMMIT", transacting, "return do(ctx, tx)", "return do(context.WithoutCancel(ctx), tx)", "internal/ledger TestSilentTransaction/PostgreSQL"},

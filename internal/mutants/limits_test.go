@@ -53,7 +53,7 @@ var limits = []mutant{
 	{"a refusal is repeated until the opening by a clock that is rounded", soldOut, "notOpen.In-clockError", "notOpen.In", "internal/order TestRefusalCache/opens_soon"},
 	{"a refusal of 5 units refuses 1", soldOut, "line.Quantity >= r.units && ", "", "internal/order TestRefusalCache_SoldOut"},
 	{"a larger quantity replaces a smaller one", soldOut, "known.units < r.units && time.Now().Before(known.until)", "known.units < 0", "internal/order TestRefusalCache_SoldOut"},
-	{"a smaller quantity is refused for ever", soldOut, "known.units < r.units && time.Now().Before(known.until)", "known.units < r.units", "internal/order TestRefusalCache_SoldOut"},
+	{"a smaller quantity is refused forever", soldOut, "known.units < r.units && time.Now().Before(known.until)", "known.units < r.units", "internal/order TestRefusalCache_SoldOut"},
 	{"all SKUs of a refused order are sold out", soldOut, "c.last[r.refusal.SKU] = r", "for _, line := range append(lines, stock.Line{SKU: r.refusal.SKU}) {\n\t\tc.last[line.SKU] = r\n\t}", "internal/order TestRefusalCache_SoldOut"},
 	{"sold out instead of an unknown SKU", soldOut, "(i == 0 || r.units == 0)", "i >= 0", "internal/order TestSoldOutMemory"},
 	{"the memory begins with the answer", soldOut, "r.until = asked.Add(age)", "r.until = time.Now().Add(age)", "internal/order TestRefusalCache"},

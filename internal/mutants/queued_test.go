@@ -56,7 +56,7 @@ var queued = []mutant{
 	{"orders that have a place get another one", lostPlace, "if not message or message[2][2] ~= order then", "if true then", "internal/stock/gate TestRedeliver/Redis"},
 	{"a slow revival is answered busy", revival, "case sqltx.IsDuplicate(err): // a", "case false: // a", "internal/ledger TestRevive_Barred/SQLite"},
 	{"a consumer looks for no orders without a message", consumer, "lost, err := c.journal.Redeliver(ctx)", "lost, err := 0, error(nil)", "internal/async TestFailingCalls/Redeliver"},
-	{"an order whose content the database refuses is tried for ever", consumer, "errors.Is(reason, ledger.ErrRejected) || ", "", "internal/async TestRejectedOrder/InProcess"},
+	{"an order whose content the database refuses is tried forever", consumer, "errors.Is(reason, ledger.ErrRejected) || ", "", "internal/async TestRejectedOrder/InProcess"},
 	{"a consumer leaves its orders undelivered", leaveLua, "of.pending == 0 and ", "", "internal/stock/gate TestLeave/Redis"},
 	{"a void order in between ends a refused order", recording, "case ok && row.Status != order.Void:", "case ok:", "internal/ledger TestRecordRefusal_VoidMeanwhile/PostgreSQL"},
 	{"a void order is taken for the row of a refused order", recording, "case ok && row.Status != order.Void:", "case ok:", "internal/protocol TestRefusalMeetsAVoidOrder/SQLite"},

@@ -328,7 +328,7 @@ func TestRefusedReplay(t *testing.T) {
 		{"superseded", func(s *shop) { s.reconciler.unusable = stock.ErrSuperseded }, stock.ErrSuperseded, stock.ErrSuperseded},
 		{"unusable", func(s *shop) { s.reconciler.unusable = errUnreachable }, stock.ErrBusy, errUnreachable},
 		{"lost take", func(s *shop) { s.gate.refuse = failing(1, errUnreachable) }, stock.ErrBusy, errUnreachable},
-		{"stale for ever", func(s *shop) { s.gate.refuse = failing(maxTries, stock.ErrNoGeneration) }, stock.ErrBusy, stock.ErrNoGeneration},
+		{"stale forever", func(s *shop) { s.gate.refuse = failing(maxTries, stock.ErrNoGeneration) }, stock.ErrBusy, stock.ErrNoGeneration},
 		{"not refilled", func(s *shop) {
 			s.gate.refuse, s.reconciler.cannot = failing(1, stock.ErrNoGeneration), errUnreachable
 		}, stock.ErrBusy, errUnreachable},

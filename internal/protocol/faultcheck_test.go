@@ -51,7 +51,7 @@ type evidence struct {
 	// redisIntact is true if Redis answered every command, so no count may be refilled.
 	redisIntact bool
 	queued      int64 // orders in the journal
-	// queueLost is true if Redis may have lost queued orders for good.
+	// queueLost is true if Redis may have lost queued orders permanently.
 	queueLost bool
 	// takenOver is true if instances of another strategy took over the stock. The earlier instances
 	// then answer that they are superseded.

@@ -77,7 +77,7 @@ func (f waveFault) inject(ctx context.Context, r *rig, at *instance, sku stock.S
 	return fmt.Errorf("unknown fault %q", f.kind)
 }
 
-// losesQueue reports whether queued orders may be lost for good.
+// losesQueue reports whether queued orders may be lost permanently.
 func (s storm) losesQueue() bool {
 	return slices.ContainsFunc(s.waves, func(w wave) bool {
 		return slices.ContainsFunc(w.faults, func(f waveFault) bool { return f.kind == losesAllRedis })

@@ -181,7 +181,7 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(context.Context, 
 }
 
 // closingWith returns a dialler whose connections are closed when ctx ends, for drivers
-// that would otherwise wait for an answer for ever.
+// that would otherwise wait for an answer forever.
 func closingWith(ctx context.Context, dial dialFunc) dialFunc {
 	return func(dialing context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(dialing, network, address)

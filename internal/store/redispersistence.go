@@ -71,7 +71,7 @@ func (p persistence) loses() string {
 	case p.appendOnly == "yes" && p.sync == "everysec":
 		return "runs with appendfsync everysec: a crash of Redis or of its machine loses about the last second of queued orders, at worst two"
 	case p.appendOnly == "yes" && p.sync == "no":
-		return "runs with appendfsync no: a crash of its machine loses the queued orders that the operating system has not written to disk, on Linux those of some 30 seconds"
+		return "runs with appendfsync no: a crash of its machine loses the queued orders that the operating system has not written to disk, on Linux those of about 30 seconds"
 	case p.appendOnly == "yes":
 		return "runs with appendonly yes, but its appendfsync could not be read: unless that is always, a crash loses the latest queued orders"
 	case p.appendOnly == "no" && p.snapshots == "yes":

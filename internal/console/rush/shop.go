@@ -99,7 +99,7 @@ func (s *shop) sold(ctx context.Context) (int64, error) {
 	return counts[0].Held, nil
 }
 
-// queuePause is the pause between two looks for queued orders, queueLimit bounds the wait
+// queuePause is the pause between two reads of the queued orders, queueLimit bounds the wait
 // for them.
 const queuePause, queueLimit = 20 * time.Millisecond, time.Minute
 

@@ -33,7 +33,7 @@ type calls struct {
 	failed int
 }
 
-// fail makes the nth call from now on fail, and the following ones, times in all.
+// fail makes the nth call from now on fail, and the following ones: times calls in total.
 func (c *calls) fail(nth, times int, runs bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -246,7 +246,7 @@ func TestCloseFails(t *testing.T) {
 	mustBeFault(t, "Close", l.Close())
 }
 
-// TestWaiterWhoseServerFails makes the calls of a waiter fail when its turn comes: for good, or
+// TestWaiterWhoseServerFails makes the calls of a waiter fail when its turn comes: permanently, or
 // because the servers cannot be reached.
 func TestWaiterWhoseServerFails(t *testing.T) {
 	t.Parallel()

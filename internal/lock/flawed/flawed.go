@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// SetNX takes the lock without an expiry. If its holder dies, the lock stays taken for ever.
+// SetNX takes the lock without an expiry. If its holder dies, the lock stays taken forever.
 func SetNX(ctx context.Context, client redis.UniversalClient, key string) (bool, error) {
 	return client.Do(ctx, "SETNX", key, 1).Bool()
 }

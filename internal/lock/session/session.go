@@ -184,7 +184,7 @@ func (b *backend) probe(ctx context.Context) error {
 	if _, err := other.ExecContext(ctx, "START TRANSACTION"); err != nil { // a pooler cannot give a session to other connections during a transaction
 		return err
 	}
-	// Do not use a Tx: the Rollback of the MySQL driver can wait for its answer for ever.
+	// Do not use a Tx: the Rollback of the MySQL driver can wait for its answer forever.
 	defer func() { _, _ = other.ExecContext(ctx, "ROLLBACK") }()
 	otherSession, heldTwice, err := ask(ctx, other, b.database.Try, key)
 	if err != nil {

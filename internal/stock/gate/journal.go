@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxQueued bounds the orders in the journal. Each needs some 500 bytes in Redis.
+	// maxQueued bounds the orders in the journal. Each needs about 500 bytes in Redis.
 	maxQueued = 100_000
 	// maxClaimPages bounds the pages of pending orders that one Claim reads.
 	maxClaimPages = 100
@@ -311,7 +311,7 @@ func (j *Journal) takesOf(ctx context.Context, messages []redis.XMessage) ([]sto
 
 // forget deletes messages of the stream. If the connection breaks in between, they are still
 // pending. If they were only acknowledged, they would never be delivered again, and a drain would
-// wait for them for ever.
+// wait for them forever.
 func (j *Journal) forget(ctx context.Context, ids []string) error {
 	if len(ids) == 0 {
 		return nil
