@@ -265,7 +265,7 @@ func answerOf(said string, err, cause error) string {
 	return strings.Join(answer, " ")
 }
 
-// run plays the scenario with f. It returns the answer, and the units sold and in flight
+// run runs the scenario with f. It returns the answer, and the units sold and in flight
 // afterwards.
 func (sc scenario) run(t *testing.T, f *flaky) (answer string) {
 	synctest.Test(t, func(t *testing.T) {

@@ -433,7 +433,6 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// run runs a statement, which must succeed.
 // TestOpenSQL_OneSession checks that opening a MySQL database leaves only the session of the pool.
 func TestOpenSQL_OneSession(t *testing.T) {
 	t.Parallel()
@@ -443,6 +442,7 @@ func TestOpenSQL_OneSession(t *testing.T) {
 	})
 }
 
+// run runs a statement, which must succeed.
 func run(t testing.TB, db *gorm.DB, statement string, values ...any) {
 	t.Helper()
 	if err := db.Exec(statement, values...).Error; err != nil {

@@ -104,7 +104,7 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
-// fakeConn is its own connector.
+// Driver returns nil, because fakeConn is its own connector.
 func (c *fakeConn) Driver() driver.Driver { return nil }
 func (c *fakeConn) Connect(context.Context) (driver.Conn, error) {
 	return &mysqlSession{mysqlConn: c, texts: true}, nil

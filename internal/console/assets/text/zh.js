@@ -107,7 +107,7 @@ export default {
   "stock.none": "还没有库存。用 PUT /stock/SKU 创建。",
   "stock.noMatch": "没有以“{sku}”开头的 SKU。",
   "stock.failed": "存储没有响应。下面是最后一次读到的数字。",
-  "stock.explained": "在途：已在闸口扣减、尚未落账的件数。偏差：闸口与账本相差的件数；两者先后读取，所以有流量时会跳动。",
+  "stock.explained": "在途：已在闸口扣减、尚未落账的件数。偏差：闸口与账本相差的件数；两者先后读取，所以有流量时会波动。",
   "audit.running": "正在按订单明细重新清点 {sku}……",
   "audit.clean": "{sku} 审计：按订单明细共 {total} 件、已售 {sold} 件，没有超卖，没有偏差。",
   "audit.drift": "{sku} 审计：按订单明细共 {total} 件、已售 {sold} 件，没有超卖；偏差 {drift}。",
@@ -141,7 +141,7 @@ export default {
   "flow.guard": "兜底拒绝",
   "flow.recoveries": "恢复",
 
-  "order.title": "订单的一生",
+  "order.title": "订单的生命周期",
   "order.id": "订单 ID",
   "order.show": "查看",
   "order.try": "手头没有订单 ID？可以在这里下一单：",
