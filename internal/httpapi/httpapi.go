@@ -87,7 +87,7 @@ type Config struct {
 	// means no limit. RateBurst is the number it may send at once; it must be > 0 if RateLimit is.
 	RateLimit float64
 	RateBurst int
-	// TrustedProxies are the networks of the proxies whose X-Forwarded-For headers are believed.
+	// TrustedProxies are the networks of the proxies whose X-Forwarded-For headers are trusted.
 	TrustedProxies []netip.Prefix
 	// SeparateOps says that NewOps serves metrics and profiles, so that New does not.
 	SeparateOps bool

@@ -816,8 +816,8 @@ func (s *shelf) snapshot(t *testing.T, tables []string) (restore func()) {
 // stockRow matches a stock row in a state.
 var stockRow = regexp.MustCompile(`(?m)^stock: sku=(\S+) .* version=(\d+) .*$`)
 
-// checkChange checks that each stock row that has changed has a higher version, so that a cutter
-// that read it before does not write it, and that no addition for the gate is empty.
+// checkChange checks that each changed stock row has a higher version. Otherwise a cutter that read
+// the row before would write it. It also checks that no addition for the gate is empty.
 func checkChange(t *testing.T, before, after string) {
 	t.Helper()
 	rows := make(map[string][]string)
@@ -1200,8 +1200,8 @@ func TestFaults_Scan(t *testing.T) {
 	}
 }
 
-// TestFaults_Claims checks for an error, and a line of the log, if a stock row has an unknown value
-// for the progress of the count, and that a step deletes a bounded number of claims.
+// TestFaults_Claims checks that an unknown progress of the count in a stock row causes an error and
+// a line of the log. It also checks that a step deletes a bounded number of claims.
 func TestFaults_Claims(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)

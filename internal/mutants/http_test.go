@@ -123,7 +123,7 @@ var httpAPI = []mutant{
 	{"a forwarded address with a port is none", clients, "withPort, err = netip.ParseAddrPort(text)", "_, _ = netip.ParseAddrPort(text)", "internal/httpapi TestClientAddress"},
 	{"a forwarded IPv6 address in brackets is none", clients, `netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))`, "netip.ParseAddr(text)", "internal/httpapi TestClientAddress"},
 	{"nobody learns that clients share a limit", clients, "unusable = strings.TrimSpace(hops[i])", "", "internal/httpapi TestUnusableForward"},
-	{"the first forwarded address is believed", clients, "i := len(hops) - 1; i >= 0 && within(trusted, client); i--", "i := 0; i < 1 && within(trusted, client); i++", "internal/httpapi TestClientAddress"},
+	{"the first forwarded address is trusted", clients, "i := len(hops) - 1; i >= 0 && within(trusted, client); i--", "i := 0; i < 1 && within(trusted, client); i++", "internal/httpapi TestClientAddress"},
 	{"wrong tokens are not limited", clients, "if from.buyer == \"\" {\n", "if from.buyer == \"\" {\n\t\tif a.caller(c).err != nil {\n\t\t\treturn\n\t\t}\n", "internal/httpapi TestRateLimit"},
 	{"every client is remembered", "internal/ratelimit/ratelimit.go", "NewLRU[K, *rate.Limiter](size, nil)", "NewLRU[K, *rate.Limiter](1<<30, nil)", "internal/ratelimit TestForgets"},
 	{"a broken certificate replaces the good one", "internal/certificate/certificate.go", "pair, err := tls.X509KeyPair(cert, key)\n", "pair, err := tls.X509KeyPair(cert, key)\n\tp.current.Store(&pair)\n", "internal/certificate TestWatch"},

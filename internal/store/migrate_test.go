@@ -122,9 +122,9 @@ func TestMigrate_AnotherVersion(t *testing.T) {
 	})
 }
 
-// TestMigrateDown_Dirty checks that a schema that is marked as dirty is not reverted, that
-// PostgreSQL's and SQLite's, where no killed migration leaves such a mark, are not migrated up
-// either, and that the error tells the operator what to do.
+// TestMigrateDown_Dirty checks that a schema that is marked as dirty is not reverted, and that the
+// error tells the operator what to do. On PostgreSQL and SQLite no killed migration leaves such a
+// mark, so there the schema must not be migrated up either.
 func TestMigrateDown_Dirty(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
