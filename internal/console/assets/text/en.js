@@ -107,7 +107,7 @@ export default {
   "stock.none": "There is no stock yet. Create some with PUT /stock/SKU.",
   "stock.noMatch": "No SKU begins with “{sku}”.",
   "stock.failed": "The stores do not answer. These are the last figures that could be read.",
-  "stock.explained": "In flight: taken at the gate, not yet recorded in the ledger. Drift: units by which gate and ledger differ; under load it moves, because the two are read one after the other.",
+  "stock.explained": "In flight: taken at the gate, not yet recorded in the ledger. Drift: units by which gate and ledger differ; under load it changes, because the two are read one after the other.",
   "audit.running": "Recounting the orders of {sku}…",
   "audit.clean": "Audit of {sku}: {sold} of {total} sold by the order lines, none twice, no drift.",
   "audit.drift": "Audit of {sku}: {sold} of {total} sold by the order lines, none twice; drift {drift}.",
@@ -144,7 +144,7 @@ export default {
   "order.title": "Life of an order",
   "order.id": "Order ID",
   "order.show": "Show",
-  "order.try": "No order ID at hand? You can order something here:",
+  "order.try": "No order ID? You can order something here:",
   "order.place": "Order one {sku}",
   "order.refused": "The service refused this: {detail}",
   "order.unknown": "There is no order with this ID.",
@@ -184,7 +184,7 @@ export default {
   "strategy.conditional": "One UPDATE that succeeds only if enough is left. Correct; the row is locked for one statement.",
   "strategy.unit-rows": "One row for each unit; an order takes free rows by SKIP LOCKED. Correct; nobody waits for a row. Not on embedded stores.",
   "strategy.merged": "One conditional UPDATE for a whole group of orders. Correct; the hot row is written once a group.",
-  "strategy.slots": "The conditional UPDATE over one of several rows of the SKU. Correct; a slow commit holds one row, and the others sell on.",
+  "strategy.slots": "The conditional UPDATE over one of several rows of the SKU. Correct; while a slow commit holds one row, units are sold from the others.",
   "strategy.queue": "Orders wait in a queue for each SKU, and one instance at a time decides them all. Correct.",
   "strategy.async": "The script also journals the order in Redis, and the answer is 202. The database follows. Correct, and as durable as Redis."
 };
