@@ -215,8 +215,8 @@ func TestRecoveriesAreCounted(t *testing.T) {
 	addStock(t, i, stuck, 1)
 	takeUnit(t, i, stuck)
 	for range 3 {
-		if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
-			t.Errorf("the sweep returned %v, want %v", err, errSKUAway)
+		if err := i.Sweep(t.Context()); !errors.Is(err, errSKUUnreachable) {
+			t.Errorf("the sweep returned %v, want %v", err, errSKUUnreachable)
 		}
 	}
 	families, err := i.registry.Gather()
@@ -253,8 +253,8 @@ func TestOneBadSKU(t *testing.T) {
 			}
 		}
 		failing.all = false
-		if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
-			t.Errorf("the sweep returned %v, want %v", err, errSKUAway)
+		if err := i.Sweep(t.Context()); !errors.Is(err, errSKUUnreachable) {
+			t.Errorf("the sweep returned %v, want %v", err, errSKUUnreachable)
 		}
 		s.checkBalance(t, i.counter, good, 0)
 	})
@@ -342,8 +342,8 @@ func TestManyStuckTakes(t *testing.T) {
 	for range 5 { // several records, because one may be listed first by chance
 		takeUnit(t, i, other)
 	}
-	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
-		t.Errorf("the sweep returned %v, want %v", err, errSKUAway)
+	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUUnreachable) {
+		t.Errorf("the sweep returned %v, want %v", err, errSKUUnreachable)
 	}
 	s.checkBalance(t, i.counter, other, 0)
 }

@@ -129,11 +129,11 @@ func TestFillFails(t *testing.T) {
 	i := s.open(t, settings{strategy: "lua", around: failing("fill", "")})
 	sku := newSKU("unfilled")
 	_, _, _ = i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1}) // creates the row; the gate cannot show its count
-	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUAway) {
-		t.Errorf("the sweep returned %v, want %v", err, errSKUAway)
+	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUUnreachable) {
+		t.Errorf("the sweep returned %v, want %v", err, errSKUUnreachable)
 	}
-	if _, _, err := i.Place(t.Context(), oneUnit(sku)); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errSKUAway) {
-		t.Errorf("placing an order returned %v, want %v because %v", err, stock.ErrBusy, errSKUAway)
+	if _, _, err := i.Place(t.Context(), oneUnit(sku)); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errSKUUnreachable) {
+		t.Errorf("placing an order returned %v, want %v because %v", err, stock.ErrBusy, errSKUUnreachable)
 	}
 }
 
