@@ -60,7 +60,7 @@ servers: ## Install the servers and the C compiler that the tests need, if missi
 test: servers ## Run every test except the mutants, with the race detector, on real servers
 	export CGO_ENABLED=1 && $(RERUNNING) --packages='$(PACKAGES)' -- $(RACE) $(TESTFLAGS) -timeout $(TIMEOUT)
 
-# -count=1, because the go command does not see which tests the mutants run. Six at once, since
+# -count=1, because the go command does not see which tests the mutants run. Nine at once, since
 # most of these tests wait.
 mutants: TIMEOUT = 60m
 .PHONY: mutants

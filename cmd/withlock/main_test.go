@@ -456,7 +456,7 @@ func TestSignalWhileWaiting(t *testing.T) {
 		awaitFile(t, filepath.Join(folder, "ready"))
 		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 			waiter := start(t, folder, with(flags, shell("echo > ran")...)...)
-			testenv.Await(t, "withlock connects to its servers", func() bool { return hasSocket(waiter.cmd.Process.Pid) })
+			waiter.awaitConnection()
 			waiter.signal(s)
 			waiter.mustExit(exitNotAcquired) // the holder continues
 		}
@@ -499,6 +499,17 @@ func TestSignalWithTheLock(t *testing.T) {
 		t.Errorf("exit code %d, %v, want %d", code.code, err, exitNotAcquired)
 	}
 	mustBeFree(t, name)
+}
+
+// awaitConnection waits until withlock connects to its servers. A process that has just begun can
+// still have the sockets of the test, but then it does not have its own arguments yet.
+func (w *withlock) awaitConnection() {
+	w.t.Helper()
+	pid := w.cmd.Process.Pid
+	testenv.Await(w.t, "withlock connects to its servers", func() bool {
+		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		return bytes.Contains(args, []byte(w.cmd.Args[len(w.cmd.Args)-1])) && hasSocket(pid)
+	})
 }
 
 // hasSocket reports whether the process has a socket.
@@ -685,7 +696,7 @@ func TestReplacedProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiter := startProgram(t, folder, program, with(flags, shell("echo > ran")...)...)
-	testenv.Await(t, "withlock connects to its servers", func() bool { return hasSocket(waiter.cmd.Process.Pid) })
+	waiter.awaitConnection()
 	if err := os.Remove(program); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func newMetrics(r prometheus.Registerer, queued func() int) *metrics {
 		transaction: auto.NewHistogram(latency.Options("holdfast_ledger_transaction_seconds",
 			"Time for which the transaction of a group holds a connection: from its beginning to the answer to its COMMIT or ROLLBACK.")),
 		retries: auto.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_ledger_retries_total", Help: "Retries of ledger transactions after deadlocks, serialization failures and version conflicts.",
+			Name: "holdfast_ledger_retries_total", Help: "Tries of ledger transactions that ended with a deadlock, a serialization failure, a lock timeout or a version conflict.",
 		}),
 	}
 	auto.NewGaugeFunc(prometheus.GaugeOpts{

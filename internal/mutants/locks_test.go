@@ -51,6 +51,7 @@ var locks = []mutant{
 	{"a release that etcd did not answer is forgotten", etcdLock, "g.session.endLater() // also deletes the key", "g.session.lose(nil)", "internal/lock/locktest TestConformance/etcd/SilentServers"},
 	{"the probe of a silent SQL server waits without end", sessions, "other.ExecContext(ctx, \"ROLLBACK\")", "other.ExecContext(context.Background(), \"ROLLBACK\")", "internal/lock/session TestSilentWhileOpening/MariaDB"},
 	{"a silent member of a ZooKeeper ensemble is waited for", "internal/lock/zookeeper/dial.go", "!c.answered.Load() && deadline.After(first)", "false && deadline.After(first)", "internal/lock/zookeeper TestSilentMember"},
+	{"work begins at a closed ZooKeeper lock, beside its wait", zookeeperLock, "closed := b.ctx.Err() != nil", "closed := false", "internal/lock/zookeeper TestCloseEndsAllGoroutines"},
 	{"opening ZooKeeper has no bound", "internal/lock/zookeeper/zookeeper.go", "ctx, cancel := context.WithTimeoutCause(ctx, connectTimeout, fmt.Errorf(\"no session after %v\", connectTimeout))", "ctx, cancel := context.WithCancel(ctx)", "internal/lock/zookeeper TestSilentMember"},
 	{"any name is accepted", locker, "if err := CheckName(name); err != nil {", "if err := CheckName(name); false {", "internal/lock TestInvalidNamesAreRefused"},
 	{"a part of a name may be empty", lockNames, "case part == \"\":", "case false:", "internal/lock TestCheckName"},

@@ -206,7 +206,10 @@ func (m mutant) overlay(t *testing.T, root string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := newOverlay(root, t.TempDir())
+	o, err := newOverlay(root, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := o.put(m.file, slices.Concat(source[:start], []byte(m.new), source[start+len(m.old):])); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package mutants
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,8 +19,23 @@ type overlay struct {
 	replace      map[string]string // files by path in the module
 }
 
-func newOverlay(root, folder string) *overlay {
-	return &overlay{root: root, folder: folder, replace: map[string]string{}}
+// awaitFile has the bound of the waits of tests. On a mutant, most tests that wait wait in vain.
+const awaitFile = "internal/testenv/await.go"
+
+// newOverlay returns an overlay in which tests wait for an event 15 seconds instead of a minute.
+// TestControl shows whether that is enough.
+func newOverlay(root, folder string) (*overlay, error) {
+	o := &overlay{root: root, folder: folder, replace: map[string]string{}}
+	source, err := os.ReadFile(filepath.Join(root, awaitFile))
+	if err != nil {
+		return nil, err
+	}
+	const minute = "const Patience = time.Minute"
+	if bytes.Count(source, []byte(minute)) != 1 {
+		return nil, fmt.Errorf("%s does not have %q once", awaitFile, minute)
+	}
+	_, err = o.put(awaitFile, bytes.Replace(source, []byte(minute), []byte("const Patience = 15 * time.Second"), 1))
+	return o, err
 }
 
 // put makes the go command read the text as the file of the module, which need not exist. It

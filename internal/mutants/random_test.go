@@ -259,7 +259,10 @@ func (r *randomRun) drop(file string, line int) {
 
 // overlay writes the broken files and the overlay that names them.
 func (r *randomRun) overlay() (file string, err error) {
-	o := newOverlay(r.root, r.folder)
+	o, err := newOverlay(r.root, r.folder)
+	if err != nil {
+		return "", err
+	}
 	r.woven = make(map[string]string)
 	chosen := map[string]map[int]*site{}
 	for number, s := range r.mutants {

@@ -102,7 +102,10 @@ func (w *wovenTable) write(root, folder string, table []mutant) error {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
-	o := newOverlay(root, folder)
+	o, err := newOverlay(root, folder)
+	if err != nil {
+		return err
+	}
 	for name, f := range files {
 		text, copies := f.text()
 		file, err := o.put(name, text)
@@ -116,7 +119,6 @@ func (w *wovenTable) write(root, folder string, table []mutant) error {
 			return err
 		}
 	}
-	var err error
 	w.overlay, err = o.save()
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	driver "github.com/go-sql-driver/mysql"
@@ -23,12 +24,14 @@ var errSilent = errors.New("the server does not answer")
 // within the bound. In the second case, an error of do says so.
 func (s *SQL) WhileAnswering(ctx context.Context, bound time.Duration, do func(ctx context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
+	var pings sync.WaitGroup
+	defer pings.Wait()
 	defer end(nil)
-	go func() {
+	pings.Go(func() {
 		if s.isSilent(ctx, bound) {
 			end(errSilent)
 		}
-	}()
+	})
 	err := do(ctx)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSilent) {
 		err = fmt.Errorf("%w: %w", cause, err)

@@ -35,7 +35,7 @@ func (g *grant) Confirm(ctx context.Context) (until time.Time, err error) {
 // requests continue, because the library cannot cancel a request.
 func (b *backend) call(ctx context.Context, requests func() error) error {
 	answer := make(chan error, 1)
-	b.work.Go(func() { answer <- requests() })
+	b.start(func() { answer <- requests() })
 	select {
 	case err := <-answer:
 		return err

@@ -29,7 +29,7 @@ func (l *Locker) Show(ctx context.Context, name, text string) (hide func(context
 		return shown.createNode("", b.holdersRoot(), []byte(text))
 	})
 	if err != nil {
-		b.work.Go(func() {
+		b.start(func() {
 			<-answered
 			shown.deleteAsync() // the node may have been created despite the error
 		})

@@ -28,7 +28,7 @@ func (b *backend) watch(path string) (*watch, error) {
 	b.mu.Lock()
 	b.watches[path] = w
 	b.mu.Unlock()
-	b.work.Go(func() {
+	b.start(func() {
 		select {
 		case e := <-events:
 			w.err = e.Err

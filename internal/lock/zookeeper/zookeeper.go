@@ -131,7 +131,9 @@ func (b *backend) authenticate(ctx context.Context, a address.Address) error {
 
 // Close ends the session and all its leases.
 func (l *Locker) Close() error {
-	l.backend.stop()
+	l.backend.mu.Lock()
+	l.backend.stop() // under the mutex, see start
+	l.backend.mu.Unlock()
 	l.backend.conn.Close()
 	l.backend.suspend() // the client ends the session too, but may do so later
 	l.backend.work.Wait()
@@ -151,6 +153,20 @@ type backend struct {
 	suspensions int // how many times the session was suspended
 	held        map[*grant]bool
 	watches     map[string]*watch // watches that have not fired, by path
+}
+
+// start runs work in a goroutine, for which Close waits. After Close has begun, start runs it in the
+// caller instead: every request fails at once then, and Close may wait already.
+func (b *backend) start(work func()) {
+	b.mu.Lock()
+	closed := b.ctx.Err() != nil
+	if !closed {
+		b.work.Go(work)
+	}
+	b.mu.Unlock()
+	if closed {
+		work()
+	}
 }
 
 // suspend ends all leases, because the server may have ended the session. It leaves their nodes,
@@ -272,7 +288,7 @@ func (g *grant) path(node string) string { return g.parent + "/" + node }
 func (g *grant) acquire(ctx context.Context, wait bool) error {
 	b := g.backend
 	answer := make(chan error, 1)
-	b.work.Go(func() { answer <- g.request(ctx, wait) })
+	b.start(func() { answer <- g.request(ctx, wait) })
 	var err error
 	select {
 	case err = <-answer:
@@ -283,7 +299,7 @@ func (g *grant) acquire(ctx context.Context, wait bool) error {
 		select {
 		case err = <-answer:
 		case <-timer.C:
-			b.work.Go(func() {
+			b.start(func() {
 				<-answer
 				g.deleteAsync() // the lock may have been granted despite the error
 			})
@@ -358,7 +374,7 @@ func (b *backend) createMissing(node, root string) error {
 // wait for it.
 func (g *grant) wait(ctx context.Context, wait bool) error {
 	read := make(chan error, 1)
-	g.backend.work.Go(func() { read <- g.readToken() })
+	g.backend.start(func() { read <- g.readToken() })
 	if err := g.waitForTurn(ctx, wait); err != nil {
 		return err
 	}
@@ -452,7 +468,7 @@ func (g *grant) Release(ctx context.Context) error { return g.StartRelease()(ctx
 func (g *grant) StartRelease() (wait func(ctx context.Context) error) {
 	held := g.backend.removeHeld(g)
 	answer, sending := make(chan error, 1), make(chan struct{})
-	g.backend.work.Go(func() {
+	g.backend.start(func() {
 		close(sending)
 		err := g.backend.conn.Delete(g.path(g.node), -1)
 		switch {
@@ -491,7 +507,7 @@ func (g *grant) delete(ctx context.Context) {
 func (g *grant) deleteAsync() <-chan struct{} {
 	g.backend.removeHeld(g)
 	deleted := make(chan struct{})
-	g.backend.work.Go(func() {
+	g.backend.start(func() {
 		defer close(deleted)
 		for g.backend.ctx.Err() == nil {
 			if g.tryDelete() {

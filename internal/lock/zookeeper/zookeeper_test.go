@@ -281,6 +281,11 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 		t.Errorf("Lock of a waiter whose Locker was closed: %v, want %v", answer.Err, zk.ErrClosing)
 	}
 	locktest.MustBeLost(t, kept)
+	ran := false
+	holder.backend.start(func() { ran = true })
+	if !ran {
+		t.Error("work that begins after Close runs in a goroutine, for which nobody waits")
+	}
 	locktest.MustEndGoroutines(t, before)
 
 	// A failed New leaves no goroutines either.
