@@ -296,6 +296,23 @@ func TestServerIsGone(t *testing.T) {
 	})
 }
 
+// TestSubscriptionAfterClose makes a caller wait after Close. No connection may be opened, because
+// nothing would close it.
+func TestSubscriptionAfterClose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := goredis.NewClient(&goredis.Options{Addr: "192.0.2.1:6379", Dialer: func(context.Context, string, string) (net.Conn, error) {
+			t.Error("a connection is opened after Close")
+			return nil, net.ErrClosed
+		}})
+		defer client.Close()
+		ss := newSubscriptions(client, wakePrefix+"closed", false)
+		ss.close()
+		ss.wait("a").listen(true)
+		synctest.Wait()
+	})
+}
+
 // TestSubscriptionIsRefused makes the server refuse a subscription to a sharded channel, as it does
 // for a user without the permission. The connection must be kept, because another one would be
 // refused too.
