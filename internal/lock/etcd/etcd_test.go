@@ -415,5 +415,6 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
+	locktest.MustBeClosed(t, &l.backend.failed)
 	locktest.MustEndGoroutines(t, before)
 }

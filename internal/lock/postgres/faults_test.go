@@ -20,8 +20,10 @@ import (
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)
-	if _, err := New(t.Context(), storetest.Sessions(t, dbURL), 0); !errors.Is(err, lock.ErrNotMigrated) {
-		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNotMigrated)
+	for _, path := range []string{"", "&search_path=none"} {
+		if _, err := New(t.Context(), storetest.Sessions(t, dbURL+path), 0); !errors.Is(err, lock.ErrNotMigrated) {
+			t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNotMigrated)
+		}
 	}
 	storetest.MigratedURL(t, dbURL)
 	wire, wired := faults.NewWire(t, dbURL)
