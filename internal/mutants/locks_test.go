@@ -163,6 +163,7 @@ var locks = []mutant{
 	{"several sessions raise a sequence at the same time", postgresLock, "WHEN pg_advisory_xact_lock(1752132708, 1717662580) IS NULL THEN NULL", "WHEN FALSE THEN NULL", "internal/lock/postgres TestRaise"},
 	{"each lock has a row for its tokens", mysqlCounter, "shared := key[len(keyPrefix):][:2]", "shared := key[len(keyPrefix):][:3]", "internal/lock/session TestTokenRows"},
 	{"a tick is not recorded when the process is stopping", job, "context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)", "context.WithTimeout(ctx, recordTimeout)", "internal/lock/recipe TestTickOfAProcessThatStops"},
+	{"a leader works on after its leadership was lost", leader, "	defer context.AfterFunc(held, func() { stop(context.Cause(held)) })()\n", "	_ = held\n", "internal/lock/recipe TestLeaderIsTold"},
 	{"a candidate whose leadership was lost at Unlock does not stand again", leader, "lost = errors.Is(lease.Unlock(ctx), lock.ErrLost)", "_ = lease.Unlock(ctx)", "internal/lock/recipe TestLeadershipLostAtUnlock"},
 	{"a nested withlock inherits the outer token", withlockCmd, "append(variables(), tokenVariable, slotVariable)", "append(variables(), slotVariable)", "cmd/withlock TestOneAtATime/redlock"},
 	{"the command inherits the database's password", withlockCmd, "append(variables(), tokenVariable, slotVariable)", "[]string{tokenVariable, slotVariable}", "cmd/withlock TestCredentialsStay"},
