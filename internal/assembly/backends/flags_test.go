@@ -1,6 +1,7 @@
 package backends_test
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -69,7 +70,9 @@ func TestClose(t *testing.T) {
 	if err := errors.Join(lease.Unlock(t.Context()), closeLocker()); err != nil {
 		t.Error(err)
 	}
-	if _, err := l.Lock(t.Context(), "closed"); err == nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // the client retries for seconds
+	defer cancel()
+	if _, err := l.Lock(ctx, "closed"); err == nil {
 		t.Error("a closed Locker has granted a lock")
 	}
 }
