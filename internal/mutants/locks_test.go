@@ -296,6 +296,8 @@ var locks = []mutant{
 	{"a ZooKeeper server that lags behind tells the last tick", "internal/lock/zookeeper/tick.go", "		if _, err := b.conn.Sync(b.tickNode(job)); err != nil {\n			return err\n		}\n", "", "internal/lock/zookeeper TestSyncsFirst"},
 	{"a cancelled request leaves its ZooKeeper node for a moment", zookeeperLock, "context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)", "context.WithTimeout(ctx, answerTimeout)", "internal/lock/zookeeper TestDeletionIsAwaited"},
 	{"a request that is answered late leaves its ZooKeeper node", zookeeperLock, "				<-answer\n", "", "internal/lock/zookeeper TestAnsweredLate/Lock"},
+	{"a new waiter does not ask for a message that it has missed", redisSubscriptions, "	case s.fresh && !foreign:\n		s.notify()\n", "	case s.fresh && !foreign:\n", "internal/lock/redis TestServerIsGone"},
+	{"the session of a listed holder is kept for nobody", "internal/lock/etcd/show.go", "		b.returnSession(s)\n	}, nil", "		_ = s\n	}, nil", "internal/lock/etcd TestFailingCalls"},
 	{"a Redis connection is opened after Close", redisSubscriptions, "	if ss.closed {\n		return\n	}\n	switch", "	switch", "internal/lock/redis TestSubscriptionAfterClose"},
 	{"an instance that ends keeps the connections of its locks", "internal/assembly/open.go", "return nil }, closeLocks}", "return nil }}\n	_ = closeLocks", "internal/assembly TestClose_ClosesLocks"},
 	{"the sessions of closed locks are not ended", backendFlags, "func() error { return errors.Join(closeLocker(), closeServers()) }", "func() error { _ = closeLocker; return closeServers() }", "internal/assembly/backends TestClose"},
