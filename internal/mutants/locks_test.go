@@ -145,6 +145,7 @@ var locks = []mutant{
 	{"a grant that a suspension has ended is released without an error", zookeeperLock, "|| err == nil && !held:", "|| false && !held:", "internal/lock/zookeeper TestFailingRequests"},
 	{"an etcd waiter gives up with its session", etcdLock, "if !errors.Is(err, lock.ErrLost) && !(waited && isAway(err)) {", "if !(waited && isAway(err)) {", "internal/lock/etcd TestWaiterOutlivesItsSession/session_revoked"},
 	{"an etcd waiter gives up while the servers have no leader", etcdLock, "if !errors.Is(err, lock.ErrLost) && !(waited && isAway(err)) {", "if !errors.Is(err, lock.ErrLost) {", "internal/lock/etcd TestWaiterOutlivesItsSession/no_leader_for_longer_than_the_lease"},
+	{"a renewal of an etcd lease waits for a silent server", etcdSession, "	defer time.AfterFunc(timeout, s.closeStream).Stop()\n", "	_ = timeout\n", "internal/lock/etcd TestRenewalsThatFail/no_answer"},
 	{"an etcd lease counts from the answer to its grant", etcdSession, "until: asked.Add(ttl)}", "until: time.Now().Add(ttl)}; _ = asked", "internal/lock/etcd TestLeaseCountsFromTheRequest/grant"},
 	{"an etcd lease counts from the answer to a renewal", etcdSession, "	s.until = asked.Add(", "	_ = asked\n	s.until = time.Now().Add(", "internal/lock/etcd TestLeaseCountsFromTheRequest/renewal"},
 	{"a confirmation of an etcd lease counts from the answer", etcdConfirm, "return asked.Add(time.Duration(seconds) * time.Second), nil", "_ = asked\n	return time.Now().Add(time.Duration(seconds) * time.Second), nil", "internal/lock/etcd TestLeaseCountsFromTheRequest/confirmation"},
