@@ -99,6 +99,7 @@ var locks = []mutant{
 	{"a renewal of a Redis lease has no bound", redisWatchdog, "context.WithTimeout(ctx, callTimeout)", "context.WithCancel(ctx)", "internal/lock/redis TestUnansweredRenewal/one_hangs"},
 	{"a Redis lease that has ended is renewed by a late answer", redisWatchdog, "case !time.Now().Before(until):", "case false:", "internal/lock/redis TestLateRenewal"},
 	{"a Redis lease is renewed after its watchdog was stopped", redisWatchdog, "if g.stopped {\n\t\tg.mu.Unlock()\n\t\treturn\n\t}\n", "", "internal/lock/redis TestStoppedWatchdog"},
+	{"a renewal goes on after the handover of a Redis lock", redisLock, "	g.stopWatchdog()\n	next :=", "	next :=", "internal/lock/redis TestUnansweredRenewal/until_the_handover"},
 	{"a renewal goes on after the release of a Redis lock", redisWatchdog, "if g.cancelRenewal != nil {", "if false {", "internal/lock/redis TestUnansweredRenewal/until_the_release"},
 	{"ending an etcd session has no bound", etcdSession, "context.WithTimeout(context.Background(), revokeTimeout)", "context.WithCancel(context.Background())", "internal/lock/etcd TestContenderWithoutAPlace"},
 	{"a lease of Redlock that has ended is renewed by late answers", "internal/lock/redlock/redlock.go", "if !time.Now().Before(until) {", "if false {", "internal/lock/redlock TestLateRenewal"},
