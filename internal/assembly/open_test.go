@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -139,6 +140,35 @@ func TestOpen_ClosesStores(t *testing.T) {
 	if _, err := i.Stores.SQL.Pool().Conn(t.Context()); err == nil {
 		t.Error("the database of an instance that closed with an error is open")
 	}
+}
+
+// TestClose_ClosesLocks checks that an instance leaves no connection to the servers of its locks.
+func TestClose_ClosesLocks(t *testing.T) {
+	t.Parallel()
+	server := testenv.OwnRedis(t)
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: 1})
+	defer admin.Close()
+	clients := func() string {
+		list, err := admin.ClientList(t.Context()).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	locked, _ := FindStrategy("lock")
+	i, err := Open(t.Context(), Parts{Strategy: locked, Guard: true, Locks: backends.Flags{Backend: "redlock", Redlock: strings.Repeat(","+server.Addr(), 3)[1:]}},
+		Options{Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(clients(), "\n"); n <= 1 {
+		t.Errorf("%d connections are open, want some for the locks", n-1)
+	}
+	if err := i.Close(); err != nil {
+		t.Error(err)
+	}
+	testenv.Await(t, "no connection for the locks is open", func() bool { return strings.Count(clients(), "\n") == 1 })
+	runtime.KeepAlive(i) // the end of an unused connection would prove nothing
 }
 
 // TestRunBeside runs an instance whose context has ended. It must run until stop is called, and have

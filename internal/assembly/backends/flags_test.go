@@ -1,11 +1,15 @@
 package backends_test
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -32,7 +36,6 @@ func TestRedlockWithoutAServer(t *testing.T) {
 	if err != nil {
 		t.Fatalf("with one server down: %v", err)
 	}
-	defer func() { _ = closeLocker() }()
 	lease, err := l.Lock(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
@@ -40,9 +43,36 @@ func TestRedlockWithoutAServer(t *testing.T) {
 	if err := lease.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
+	if err := closeLocker(); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Lock(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), goredis.ErrClosed.Error()) {
+		t.Errorf("Lock after the clients were closed: %v", err)
+	}
 	servers[1].Kill()
 	if _, _, err := flags.Open(t.Context(), nil, "", nil); err == nil ||
 		!strings.Contains(err.Error(), addrs[0]) || !strings.Contains(err.Error(), addrs[1]) {
 		t.Errorf("with two servers down: %v", err)
+	}
+}
+
+// TestClose checks that a Locker that was closed has no session left in which it could lock.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	l, closeLocker, err := (&backends.Flags{Backend: "etcd", Lease: time.Minute, Etcd: testenv.Etcd(t)}).Open(t.Context(), nil, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := l.Lock(t.Context(), "closed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(lease.Unlock(t.Context()), closeLocker()); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // the client retries for seconds
+	defer cancel()
+	if _, err := l.Lock(ctx, "closed"); err == nil {
+		t.Error("a closed Locker has granted a lock")
 	}
 }

@@ -65,6 +65,40 @@ func TestConfirmTellsTheReason(t *testing.T) {
 	}
 }
 
+// TestConfirmAfterRelease confirms a grant that was released meanwhile. The next holder has its
+// session, and so the same key. The session must no longer report its loss to the first grant.
+func TestConfirmAfterRelease(t *testing.T) {
+	t.Parallel()
+	b := newLocker(t, testenv.Etcd(t)).backend
+	name := "released-" + uuid.NewString()
+	var grants [2]*grant
+	for i := range grants {
+		acquired, err := b.Acquire(t.Context(), name, false, func(error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		grants[i] = acquired.(*grant)
+		if i == 0 {
+			if err := acquired.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	first, next := grants[0], grants[1]
+	if next.key != first.key {
+		t.Fatalf("the keys are %s and %s, want the same", first.key, next.key)
+	}
+	if _, err := first.Confirm(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("Confirm of the first grant: %v, want %v", err, lock.ErrDeleted)
+	}
+	if first.stopReporting() {
+		t.Error("the session still reports its loss to the first grant")
+	}
+	if err := next.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestReleaseOfALostSession releases a grant whose session is lost before the server knows of it.
 // The holder must learn of the loss, and the key must be deleted with the session.
 func TestReleaseOfALostSession(t *testing.T) {

@@ -266,6 +266,26 @@ func TestIdleSessionThatHasExpired(t *testing.T) {
 	}
 }
 
+// TestIdleSessionsAreBounded returns one session more than are kept. It must be ended.
+func TestIdleSessionsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := newLocker(t, testenv.Etcd(t)).backend
+	var sessions [maxIdleSessions + 1]*session
+	for i := range sessions {
+		s, err := b.takeSession(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sessions[i] = s
+	}
+	for i, s := range sessions {
+		b.returnSession(s)
+		if ended, want := s.ctx.Err() != nil, i == maxIdleSessions; ended != want {
+			t.Errorf("session %d of %d was ended: %t", i+1, len(sessions), ended)
+		}
+	}
+}
+
 // TestKeyThatExists creates the contender's own key before the contender does. Such a key must not
 // grant the lock.
 func TestKeyThatExists(t *testing.T) {
@@ -395,5 +415,6 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
+	locktest.MustBeClosed(t, &l.backend.failed)
 	locktest.MustEndGoroutines(t, before)
 }

@@ -160,6 +160,9 @@ func TestFailingCalls(t *testing.T) {
 			if err == nil {
 				c.heal()
 				hide(t.Context())
+				if idle := len(l.backend.idle); idle != 1 {
+					t.Errorf("%d sessions are kept, want 1", idle)
+				}
 			}
 			return err
 		},

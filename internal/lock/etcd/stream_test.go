@@ -22,7 +22,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// renewals answers the renewals of a lease. fails is called for each step: open, send and receive.
+// renewals answers the renewals of a lease. fails is called for each step: open, send, receive and
+// answer. If the last one fails, no answer comes.
 type renewals struct {
 	pb.LeaseClient
 	fails   func(step string) error
@@ -52,6 +53,10 @@ func (s renewalStream) Send(*pb.LeaseKeepAliveRequest) error {
 }
 
 func (s renewalStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
+	if s.fails("answer") != nil {
+		<-s.ctx.Done()
+		return nil, s.ctx.Err()
+	}
 	return &pb.LeaseKeepAliveResponse{TTL: s.seconds}, s.fails("receive")
 }
 
@@ -73,6 +78,7 @@ func TestRenewalsThatFail(t *testing.T) {
 		{"open fails", "open", 3 * time.Second, 6, nil, 0, 6},
 		{"send fails", "send", 3 * time.Second, 6, nil, 0, 6},
 		{"receive fails", "receive", 3 * time.Second, 6, nil, 0, 6},
+		{"no answer", "answer", 3 * time.Second, 6, nil, 0, 2},
 		{"open goes on failing", "open", time.Hour, 6, lock.ErrExpired, length, 21},
 		{"receive goes on failing", "receive", time.Hour, 6, lock.ErrExpired, length, 21},
 		{"the lease is gone", "", 0, 0, lock.ErrSessionExpired, length / renewalsPerLease, 1},

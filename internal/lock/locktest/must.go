@@ -91,6 +91,17 @@ func MustWait(t testing.TB, answers <-chan Answer) {
 	testenv.Quiet(t, "Lock of a held lock returned", answers)
 }
 
+// MustBeClosed ends the test if the leftovers of a Locker that was closed are still freed.
+func MustBeClosed(t testing.TB, l *lock.Leftovers) {
+	t.Helper()
+	freed := make(chan time.Time, 1)
+	l.Add(time.Now().Add(LongLease), func(context.Context) (bool, error) {
+		freed <- time.Now()
+		return true, nil
+	})
+	testenv.Quiet(t, "a leftover was freed after Close", freed)
+}
+
 // MustEndGoroutines ends the test unless all goroutines end, except those that before
 // ignores.
 func MustEndGoroutines(t testing.TB, before goleak.Option) {

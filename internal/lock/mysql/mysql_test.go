@@ -92,6 +92,27 @@ func TestKey(t *testing.T) {
 	}
 }
 
+// TestSettings prepares a session whose server has other defaults. A limit on statements would end
+// a wait, and without autocommit a token would not be committed.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	conn, err := storetest.Sessions(t, storetest.MigratedURL(t, testenv.MariaDB(t))).Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(t.Context(), "SET SESSION max_statement_time = 1, autocommit = 0"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := new(counter).prepare(t.Context(), conn, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	var limit, autocommit float64
+	if err := conn.QueryRowContext(t.Context(), "SELECT @@max_statement_time, @@autocommit").Scan(&limit, &autocommit); err != nil || limit != 0 || autocommit != 1 {
+		t.Errorf("statements are limited to %v s, and autocommit is %v (%v)", limit, autocommit, err)
+	}
+}
+
 // TestRaise raises a sequence that another session has raised further meanwhile.
 func TestRaise(t *testing.T) {
 	t.Parallel()
@@ -134,15 +155,14 @@ func TestWait_CutShort(t *testing.T) {
 		"no number":            {answer{rows: [][]driver.Value{granted, {"x", int64(0)}}}, session.Taken{}},
 		"cut after its tokens": {answer{rows: [][]driver.Value{granted, token}, end: io.ErrUnexpectedEOF}, session.Taken{}},
 	} {
-		db := sql.OpenDB(test.answer)
-		defer db.Close()
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		taken, err := new(counter).wait(t.Context(), conn, Key("d", "a"))
+		taken, err := new(counter).wait(t.Context(), test.answer.conn(t), Key("d", "a"))
 		if sound := test.want.Granted; sound != (err == nil) || sound && taken != test.want {
 			t.Errorf("%s: %+v, %v", name, taken, err)
+		}
+	}
+	for _, second := range [][]driver.Value{nil, behind, {"x", int64(0)}} { // answers to TryLock
+		if token, err := new(counter).mint(t.Context(), answer{rows: [][]driver.Value{second}}.conn(t), Key("d", "a")); err == nil {
+			t.Errorf("%v gives the token %d", second, token)
 		}
 	}
 }
@@ -151,13 +171,7 @@ func TestWait_CutShort(t *testing.T) {
 // second later.
 func TestUptime(t *testing.T) {
 	t.Parallel()
-	db := sql.OpenDB(answer{rows: [][]driver.Value{{"Uptime", "2"}}})
-	defer db.Close()
-	conn, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := uptime(t.Context(), conn); got != time.Second || err != nil {
+	if got, err := uptime(t.Context(), answer{rows: [][]driver.Value{{"Uptime", "2"}}}.conn(t)); got != time.Second || err != nil {
 		t.Errorf("uptime %v, %v, want at least %v", got, err, time.Second)
 	}
 }
@@ -167,6 +181,18 @@ type answer struct {
 	rows [][]driver.Value
 	end  error // error of the last result set
 	read bool
+}
+
+// conn returns a connection to the database.
+func (a answer) conn(t *testing.T) *sql.Conn {
+	t.Helper()
+	db := sql.OpenDB(a)
+	t.Cleanup(func() { db.Close() })
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
 }
 
 func (a answer) Connect(context.Context) (driver.Conn, error) { return a, nil }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"strings"
@@ -19,8 +20,10 @@ import (
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)
-	if _, err := New(t.Context(), storetest.Sessions(t, dbURL), 0); !errors.Is(err, lock.ErrNotMigrated) {
-		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNotMigrated)
+	for _, path := range []string{"", "&search_path=none"} {
+		if _, err := New(t.Context(), storetest.Sessions(t, dbURL+path), 0); !errors.Is(err, lock.ErrNotMigrated) {
+			t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNotMigrated)
+		}
 	}
 	storetest.MigratedURL(t, dbURL)
 	wire, wired := faults.NewWire(t, dbURL)
@@ -44,10 +47,15 @@ func TestFailingStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for _, statement := range []string{"setval", "pg_advisory_lock", "nextval"} {
-		wire.Arm(faults.Fault{Kind: faults.Deadlock, Nth: 1, Times: 2, Only: statement})
-		_, err = l.Lock(t.Context(), "a")
-		mustBeRefused(statement, err)
+	for statement, request := range map[string]func(context.Context, string) (lock.Lease, error){"pg_advisory_lock": l.Lock, "pg_try_advisory_lock": l.TryLock} {
+		for _, statement := range []string{"setval", statement, "nextval"} {
+			wire.Arm(faults.Fault{Kind: faults.Deadlock, Nth: 1, Times: 2, Only: statement})
+			lease, err := request(t.Context(), "a")
+			if err == nil {
+				_ = lease.Unlock(t.Context())
+			}
+			mustBeRefused(statement, err)
+		}
 	}
 	lease, err := l.Lock(t.Context(), "a") // granted once the server has noticed the end of the session
 	if err != nil {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"database/sql"
 	"os"
 	"strings"
 	"syscall"
@@ -82,6 +83,40 @@ func TestCrashedProcess(t *testing.T) {
 		server, err := connect()
 		return err == nil && !time.Now().Add(-server.Uptime).Before(killed)
 	})
+}
+
+// TestWaitThatTimesOut waits for a lock in a session whose server limits statements. Only
+// lock_timeout may end the wait, because isLockTimeout must recognize its end.
+func TestWaitThatTimesOut(t *testing.T) {
+	t.Parallel()
+	pool := storetest.Sessions(t, storetest.MigratedURL(t, testenv.Postgres(t)))
+	var conns [2]*sql.Conn
+	for i := range conns {
+		conn, err := pool.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conns[i] = conn
+	}
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(conns[0].ExecContext(t.Context(), "SELECT pg_advisory_lock(1)"))
+	must(conns[1].ExecContext(t.Context(), "SET statement_timeout = '1min'"))
+	must(prepare(t.Context(), conns[1], time.Minute))
+	var limits string
+	must(nil, conns[1].QueryRowContext(t.Context(), "SELECT current_setting('lock_timeout') || ', ' || current_setting('statement_timeout')").Scan(&limits))
+	if limits != "30s, 0" {
+		t.Errorf("the bounds are %s", limits)
+	}
+	must(conns[1].ExecContext(t.Context(), "SET lock_timeout = 1"))
+	if taken, err := wait(t.Context(), conns[1], int64(1)); !isLockTimeout(err) {
+		t.Errorf("the wait has ended with %+v, %v", taken, err)
+	}
 }
 
 // TestRaise makes two sessions wait until a third one has raised the sequence. They must not lower

@@ -167,6 +167,7 @@ func TestFailingCalls(t *testing.T) {
 				if err := held.Unlock(t.Context()); !errors.Is(err, errFault) {
 					t.Errorf("%s: Unlock returns %v, want %v", what, err, errFault)
 				}
+				_ = held.Unlock(t.Context()) // has no effect
 			}
 			l.mustBeFree(t, "a", "a#queue", "a#1", "a#2", "a#3")
 			if n := l.listed.Load(); n != 0 {
@@ -258,6 +259,31 @@ func TestSilentBoard(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mustUnlock(t, acquire(t, semaphore(t, silentBoard{lock.NewLocal()}, "a", 1)))
+	})
+}
+
+// silentTicks are Ticks that record nothing and do not answer.
+type silentTicks struct{}
+
+func (silentTicks) LastTick(context.Context, string) (int64, error) { return 0, nil }
+
+func (silentTicks) RecordTick(ctx context.Context, _ string, _ int64) (bool, error) {
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+// TestSilentTicks checks that a job ends within bounded time although its tick cannot be recorded.
+func TestSilentTicks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		err := recipe.Job{
+			Name: "a", Locker: lock.NewLocal(), Ticks: silentTicks{}, Every: time.Hour, Log: slog.New(slog.DiscardHandler),
+			Run: func(context.Context, time.Time, uint64) error { stop(); return nil },
+		}.Keep(ctx)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Keep returns %v", err)
+		}
 	})
 }
 

@@ -155,6 +155,22 @@ func TestLostWhileWaiting(t *testing.T) {
 	}
 }
 
+// TestLeaderIsTold checks that the loss of the leadership ends the context of its work.
+func TestLeaderIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := losable{lock.NewLocal(), make(map[string]context.CancelCauseFunc)}
+		err := recipe.Lead(t.Context(), l, "a", func(ctx context.Context, _ uint64) error {
+			l.lose["a"](lock.ErrLost)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		if !errors.Is(err, lock.ErrLost) {
+			t.Errorf("the work has ended with %v, want %v", err, lock.ErrLost)
+		}
+	})
+}
+
 // waitingFor is a Locker that closes reached when the name is requested.
 type waitingFor struct {
 	lock.Locker

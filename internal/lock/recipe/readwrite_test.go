@@ -169,6 +169,14 @@ func downgradeButNoUpgrade(t *testing.T, r *rig) {
 	mustUnlock(t, rlock(t, two))
 	mustUnlock(t, reader)
 	mustUnlock(t, wlock(t, two))
+
+	owner := lock.WithOwner(bounded(t), "owner") // a writer's lock has no reentrancy
+	again, err := one.Lock(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustTimeOut(t, func(ctx context.Context) error { _, err := one.Lock(lock.WithOwner(ctx, "owner")); return err })
+	mustUnlock(t, again)
 }
 
 // TestDowngradeOfLostLock checks that a writer that has lost one of its locks, or learns so

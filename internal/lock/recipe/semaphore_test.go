@@ -83,7 +83,7 @@ func slotsAreNotReentrant(t *testing.T, r *rig) {
 		s := semaphore(t, r.open(t), newName(), holders)
 		owner := lock.WithOwner(bounded(t), "owner")
 		taken := make(map[int]bool)
-		for _, take := range []func(context.Context) (*recipe.Slot, error){s.TryAcquire, s.Acquire}[:holders] {
+		for _, take := range []func(context.Context) (*recipe.Slot, error){s.Acquire, s.TryAcquire}[:holders] {
 			slot, err := take(owner)
 			if err != nil {
 				t.Fatal(err)
@@ -97,6 +97,10 @@ func slotsAreNotReentrant(t *testing.T, r *rig) {
 		if _, err := s.TryAcquire(owner); !errors.Is(err, lock.ErrHeld) {
 			t.Errorf("with %d holders, TryAcquire returned %v", holders, err)
 		}
+		mustTimeOut(t, func(ctx context.Context) error {
+			_, err := s.Acquire(lock.WithOwner(ctx, "owner"))
+			return err
+		})
 	}
 }
 
@@ -216,6 +220,7 @@ func TestNameOfSlots(t *testing.T) {
 				t.Errorf("%d bytes, %d holders: %v", test.bytes, test.holders, err)
 				continue
 			}
+			mustUnlock(t, wlock(t, readWrite(t, lock.NewLocal(), strings.Repeat("a", test.bytes), test.holders)))
 			for range test.holders {
 				acquire(t, s)
 			}
@@ -225,18 +230,25 @@ func TestNameOfSlots(t *testing.T) {
 	}
 }
 
-// confirmExtends checks that a held slot is confirmed for about a lease. A slot that is unlocked or
+// confirmExtends checks that a held slot is confirmed for about a lease, and longer each time. A slot that is unlocked or
 // taken away must not be confirmed.
 func confirmExtends(t *testing.T, r *rig) {
 	const lease = 10 * time.Second // a lease that all servers accept
 	slot := acquire(t, semaphore(t, r.openOn(t, r.addrs, lease), newName(), 1))
 	asked := time.Now()
-	until, err := slot.Confirm(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if until.Before(asked.Add(lease/2)) || until.After(time.Now().Add(lease+time.Second)) {
-		t.Errorf("confirmed for %v, want about %v", until.Sub(asked), lease)
+	var last time.Time
+	for range 2 {
+		until, err := slot.Confirm(bounded(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if until.Before(asked.Add(lease/2)) || until.After(time.Now().Add(lease+time.Second)) {
+			t.Errorf("confirmed for %v, want about %v", until.Sub(asked), lease)
+		}
+		if !until.After(last) {
+			t.Errorf("confirmed until %v again", until)
+		}
+		last = until
 	}
 	mustUnlock(t, slot)
 	if _, err := slot.Confirm(bounded(t)); err == nil {
@@ -317,7 +329,10 @@ func TestSlotIsAskedForAgain(t *testing.T) {
 			<-l.failed
 			mustUnlock(t, first)
 		}()
-		standby := acquire(t, semaphore(t, l, "a", 2))
+		standby, err := semaphore(t, l, "a", 2).Acquire(t.Context()) // without a deadline: the other slot stays held
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer mustUnlock(t, standby)
 		if standby.Number != first.Number {
 			t.Errorf("the standby has slot %d, want %d", standby.Number, first.Number)

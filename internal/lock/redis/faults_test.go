@@ -285,24 +285,35 @@ func TestUnansweredRenewal(t *testing.T) {
 			}
 		})
 	}
-	t.Run("until the release", func(t *testing.T) {
-		t.Parallel()
-		f := newFaulty(t, Options{})
-		g, err := f.ours.backend.Acquire(t.Context(), f.name, false, func(reason error) { t.Errorf("lost: %v", reason) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		hung, ended := f.hang()
-		go g.(*grant).runWatchdog() // long before the renewal is due
-		testenv.Receive(t, "a renewal is under way", hung)
-		if err := g.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("the renewal ended with %v, want %v", err, context.Canceled)
-		}
-		f.mustBeFree()
-	})
+	for what, end := range map[string]func(context.Context, *grant) error{
+		"release": func(ctx context.Context, g *grant) error { return g.Release(ctx) },
+		"handover": func(ctx context.Context, g *grant) error {
+			next, err := g.HandOver(ctx, func(error) {})
+			if err != nil {
+				return err
+			}
+			return next.Release(ctx)
+		},
+	} {
+		t.Run("until the "+what, func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t, Options{})
+			g, err := f.ours.backend.Acquire(t.Context(), f.name, false, func(reason error) { t.Errorf("lost: %v", reason) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			hung, ended := f.hang()
+			go g.(*grant).runWatchdog() // long before the renewal is due
+			testenv.Receive(t, "a renewal is under way", hung)
+			if err := end(t.Context(), g.(*grant)); err != nil {
+				t.Error(err)
+			}
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("the renewal ended with %v, want %v", err, context.Canceled)
+			}
+			f.mustBeFree()
+		})
+	}
 }
 
 // TestLeaseCountsFromTheRequest checks that a lease ends before the server may grant the lock to

@@ -430,6 +430,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	if err := errors.Join(holder.Close(), waiter.Close(), client.Close()); err != nil {
 		t.Error(err)
 	}
+	locktest.MustBeClosed(t, &holder.backend.leftovers)
 	locktest.MustEndGoroutines(t, before)
 }
 

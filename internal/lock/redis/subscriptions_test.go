@@ -274,7 +274,8 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	})
 }
 
-// TestServerIsGone makes a server accept no connection for ten seconds.
+// TestServerIsGone makes a server accept no connection for ten seconds. A waiter that begins to wait
+// must ask again at once, because it may have missed a message.
 func TestServerIsGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -288,11 +289,35 @@ func TestServerIsGone(t *testing.T) {
 		defer client.Close()
 		ss := newSubscriptions(client, wakePrefix+"gone", false)
 		ss.wait("a").listen(true)
+		other := ss.wait("b")
+		other.listen(false)
+		select {
+		case <-other.notified:
+		default:
+			t.Error("a new waiter is not notified")
+		}
 		time.Sleep(10 * time.Second) // ten seconds of the bubble's time
 		ss.close()
 		if n := dialled.Load(); n < 10 || n > 300 {
 			t.Errorf("%d attempts to connect in 10 s", n)
 		}
+	})
+}
+
+// TestSubscriptionAfterClose makes a caller wait after Close. No connection may be opened, because
+// nothing would close it.
+func TestSubscriptionAfterClose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := goredis.NewClient(&goredis.Options{Addr: "192.0.2.1:6379", Dialer: func(context.Context, string, string) (net.Conn, error) {
+			t.Error("a connection is opened after Close")
+			return nil, net.ErrClosed
+		}})
+		defer client.Close()
+		ss := newSubscriptions(client, wakePrefix+"closed", false)
+		ss.close()
+		ss.wait("a").listen(true)
+		synctest.Wait()
 	})
 }
 

@@ -95,14 +95,15 @@ type backend struct {
 	leftovers lock.Leftovers
 }
 
-func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
+// Acquire need not report losses: a lease of Redlock is only lost by its end.
+func (b *backend) Acquire(ctx context.Context, name string, wait bool, _ func(error)) (lock.Grant, error) {
 	for {
 		value := uuid.NewString()
 		mutex := b.redsync.NewMutex(name, redsync.WithExpiry(b.lease),
 			redsync.WithValue(value), redsync.WithGenValueFunc(func() (string, error) { return value, nil }))
 		err := mutex.TryLockContext(ctx)
 		if err == nil {
-			g := &grant{backend: b, mutex: mutex, lost: lost, until: mutex.Until()}
+			g := &grant{backend: b, mutex: mutex, until: mutex.Until()}
 			g.watch()
 			return g, nil
 		}
@@ -165,7 +166,6 @@ func unanswered(err error) int {
 type grant struct {
 	backend *backend
 	mutex   *redsync.Mutex
-	lost    func(error)
 
 	mu    sync.Mutex
 	until time.Time // when the lease ends, at the earliest
@@ -182,22 +182,12 @@ func (g *grant) Until() time.Time {
 	return g.until
 }
 
-// watch renews the lease until the grant is released, and reports when the lease
-// is lost.
+// watch renews the lease until the grant is released, or the lease has ended.
 func (g *grant) watch() {
 	ctx, stop := context.WithCancel(context.Background())
 	g.stopWatching = stop
 	g.watching.Go(func() {
-		for {
-			if retry.Sleep(ctx, min(g.backend.lease/renewalsPerLease, time.Until(g.Until()))) != nil {
-				return
-			}
-			if !g.renew(ctx) {
-				if ctx.Err() == nil {
-					g.lost(lock.ErrExpired)
-				}
-				return
-			}
+		for retry.Sleep(ctx, g.backend.lease/renewalsPerLease) == nil && g.renew(ctx) {
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	goredis9 "github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -197,6 +198,12 @@ func TestMajorityFrozen(t *testing.T) {
 		t.Fatal("a stopped server answers PING")
 	}
 	mustFail(t, l, "free")
+
+	l, hooks := s.faulty(2 * time.Second)
+	for _, h := range hooks[:2] {
+		h.Arm(faults.Fault{Kind: faults.Hung, Nth: 1, Times: faults.Always}) // until the library's own deadline
+	}
+	mustFail(t, l, "free")
 }
 
 // TestCancelledRequestLeavesNothing cancels requests that have no answer yet. The lease is much
@@ -267,7 +274,7 @@ func TestNumberOfServers(t *testing.T) {
 func TestMinorityEmptied(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
-	acquired, err := s.locker(locktest.LongLease).backend.Acquire(t.Context(), "flushed", true, func(err error) { t.Errorf("lost: %v", err) })
+	acquired, err := s.locker(locktest.LongLease).backend.Acquire(t.Context(), "flushed", true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -26,9 +27,12 @@ type fakeServer struct {
 	tokens     map[string]int64
 	uptime     time.Duration
 	pooled     bool // each statement outside a transaction uses any free session
+	resets     bool // each statement begins with a reset of its session, which frees the session's locks
+	apart      bool // each session is on a server of its own, with locks of its own
 	silent     bool // statements get no answer, even if their context ends
 	failing    bool // checks report that no session has its lock
 	waits      time.Duration
+	mysql      bool          // a wait that has timed out returns false instead of errMaxWait
 	late       bool          // the next wait for a free lock takes the lock and still fails with errMaxWait
 	hidden     bool          // the pool does not call Dialed
 	faults     map[int]fault // faults by the number of the statement, counted since fail was called
@@ -212,14 +216,19 @@ func (c *fakeConn) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.open, c.session)
+	f.free(c.session)
+	return nil
+}
+
+// free frees the session's locks. The caller holds mu.
+func (f *fakeServer) free(session int64) {
 	for name, holder := range f.holders {
-		if holder == c.session {
+		if holder == session {
 			delete(f.holders, name)
 			delete(f.counts, name)
 		}
 	}
 	f.changed.Broadcast()
-	return nil
 }
 
 func (c *fakeConn) Begin() (sqldriver.Tx, error) { return nil, errors.ErrUnsupported }
@@ -279,6 +288,12 @@ func (c *fakeConn) query(ctx context.Context, statement string, args []sqldriver
 	} else if !f.open[session] {
 		return nil, io.ErrUnexpectedEOF
 	}
+	if f.resets {
+		f.free(session)
+	}
+	if f.apart {
+		name += fmt.Sprint(session)
+	}
 	answer := false
 	switch statement {
 	case "try":
@@ -327,9 +342,13 @@ func (f *fakeServer) wait(ctx context.Context, session int64, name string) (bool
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		if time.Since(started) >= f.waits { // in a bubble
-			return false, errMaxWait
+		if time.Since(started) < f.waits { // in a bubble
+			continue
 		}
+		if f.mysql {
+			return false, nil
+		}
+		return false, errMaxWait
 	}
 	return true, nil
 }

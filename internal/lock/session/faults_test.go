@@ -59,7 +59,8 @@ func mustBeClean(t *testing.T, f *fakeServer, l *Locker) {
 	if n := len(l.backend.slots); n != 0 {
 		t.Errorf("%d sessions are in use", n)
 	}
-	last := locktest.MustLock(t, l, "last")
+	first, last := locktest.MustLock(t, l, "first"), locktest.MustLock(t, l, "last")
+	locktest.MustUnlock(t, first) // so that a session is idle
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
@@ -248,6 +249,22 @@ func TestUnlockOfFreedLock(t *testing.T) {
 		if err := lease.Unlock(t.Context()); !errors.Is(err, lock.ErrDeleted) {
 			t.Errorf("Unlock: %v, want %v", err, lock.ErrDeleted)
 		}
+		mustBeClean(t, f, l)
+	})
+}
+
+// TestIdleSessionIsTakenAsItExpires takes an idle session when its timer has fired already. The
+// timer must not end it.
+func TestIdleSessionIsTakenAsItExpires(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeServer()
+		l := f.locker(t)
+		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+		idle := l.backend.idle[0]
+		lease := locktest.MustLock(t, l, "a")
+		l.backend.expire(idle) // what the timer runs
+		locktest.MustUnlock(t, lease)
 		mustBeClean(t, f, l)
 	})
 }

@@ -69,6 +69,46 @@ func TestLeaseAfterAWait(t *testing.T) {
 	}
 }
 
+// TestLeaseCountsFromTheRequest delays the answers to the statements that grant and check a lock.
+// The server may count the length of the lease from a moment before its answer.
+func TestLeaseCountsFromTheRequest(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			const late, length = checkInterval / 2, 2 * time.Second * 2 / 3
+			f := newFakeServer()
+			l := f.locker(t)
+			mint, waitFor := l.backend.database.Mint, l.backend.database.Wait
+			l.backend.database.Mint = func(ctx context.Context, conn *sql.Conn, key any) (int64, error) {
+				defer time.Sleep(late) // in the bubble's time
+				return mint(ctx, conn, key)
+			}
+			l.backend.database.Wait = func(ctx context.Context, conn *sql.Conn, key any) (Taken, error) {
+				defer time.Sleep(late)
+				return waitFor(ctx, conn, key)
+			}
+			asked := time.Now()
+			acquired, err := l.backend.Acquire(t.Context(), "a", wait, func(err error) { t.Errorf("lost: %v", err) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := acquired.(*grant)
+			if until := g.Until(); !until.Equal(asked.Add(length)) {
+				t.Errorf("wait %v: granted for %v from the request, want %v", wait, until.Sub(asked), length)
+			}
+			f.silence(true)
+			time.AfterFunc(late, func() { f.silence(false) })
+			asked = time.Now()
+			if until, err := g.Confirm(t.Context()); err != nil || !until.Equal(asked.Add(length)) {
+				t.Errorf("confirmed for %v from the request, want %v (%v)", until.Sub(asked), length, err)
+			}
+			if err := g.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestConnectionIsKept makes a check of a lock fail whose session continues. If the holder has
 // requested the lock's connection, only Unlock may close it.
 func TestConnectionIsKept(t *testing.T) {
@@ -137,6 +177,7 @@ func TestConfirm(t *testing.T) {
 		if until, err := confirm(t.Context()); err != nil || time.Since(granted) > 0 || time.Until(until) != 2*time.Second*2/3 { // two thirds of the lease
 			t.Errorf("confirmed for %v: %v", time.Until(until), err)
 		}
+		time.Sleep(time.Minute) // in the bubble's time: the checks continue
 		f.silence(true)
 		ctx, cancel := context.WithTimeout(t.Context(), checkInterval)
 		defer cancel()
@@ -155,19 +196,26 @@ func TestConfirm(t *testing.T) {
 	})
 }
 
-// TestPoolerIsRefused uses a pooler that assigns its single session to every statement.
+// TestPoolerIsRefused uses a pooler that assigns its single session to every statement, one that
+// resets the session of a connection before each statement, and a proxy to several servers.
 func TestPoolerIsRefused(t *testing.T) {
 	t.Parallel()
-	f := newFakeServer()
-	f.pooled = true
-	pool := sql.OpenDB(f)
-	defer pool.Close()
-	_, err := New(t.Context(), pool, fakeDatabase(f), 0)
-	if !errors.Is(err, errStranded) {
-		t.Fatalf("New behind a pooler: %v", err)
-	}
-	if slices.Contains(f.log(), "prepare") {
-		t.Error("the settings of the pooler's session were changed")
+	for name, set := range map[string]func(*fakeServer){
+		"one session":     func(f *fakeServer) { f.pooled = true },
+		"resets":          func(f *fakeServer) { f.resets = true },
+		"several servers": func(f *fakeServer) { f.apart = true },
+	} {
+		f := newFakeServer()
+		set(f)
+		pool := sql.OpenDB(f)
+		defer pool.Close()
+		_, err := New(t.Context(), pool, fakeDatabase(f), 0)
+		if !errors.Is(err, errStranded) {
+			t.Fatalf("%s: New behind a pooler: %v", name, err)
+		}
+		if slices.Contains(f.log(), "prepare") {
+			t.Errorf("%s: the settings of the pooler's session were changed", name)
+		}
 	}
 }
 
@@ -193,36 +241,42 @@ func TestPoolerThatAppearsLater(t *testing.T) {
 }
 
 // TestServerThatHasJustStarted checks that no lock is granted while holders from
-// before a restart may not have noticed it.
+// before a restart may not have noticed it. The server's clock may have been set back.
 func TestServerThatHasJustStarted(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeServer()
-		f.uptime = settleTime / 4
-		started := time.Now()
-		l := f.locker(t)
-		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
-		if waited, want := time.Since(started), settleTime*3/4; waited != want {
-			t.Errorf("the lock was granted after %v, want %v", waited, want)
-		}
-	})
+	for uptime, want := range map[time.Duration]time.Duration{settleTime / 4: settleTime * 3 / 4, -time.Hour: settleTime} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeServer()
+			f.uptime = uptime
+			started := time.Now()
+			l := f.locker(t)
+			locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
+			if waited := time.Since(started); waited != want {
+				t.Errorf("up for %v: the lock was granted after %v, want %v", uptime, waited, want)
+			}
+		})
+	}
 }
 
-// TestLongWait waits for longer than a statement may wait.
+// TestLongWait waits for longer than a statement may wait. PostgreSQL then returns an error, and
+// MySQL a row that says that the lock is not granted.
 func TestLongWait(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeServer()
-		holder, waiter := f.locker(t), f.locker(t)
-		held := locktest.MustLock(t, holder, "a")
-		answers := locktest.LockAsync(t.Context(), waiter, "a")
-		time.Sleep(3*MaxWait + time.Second) // in the bubble's time
-		if n := f.asked("wait"); n != 1+4 {
-			t.Errorf("the waiter has asked %d times, want 4", n-1)
-		}
-		locktest.MustUnlock(t, held)
-		locktest.MustUnlock(t, locktest.MustGrant(t, answers).Lease)
-	})
+	for _, mysql := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeServer()
+			f.mysql = mysql
+			holder, waiter := f.locker(t), f.locker(t)
+			held := locktest.MustLock(t, holder, "a")
+			answers := locktest.LockAsync(t.Context(), waiter, "a")
+			time.Sleep(3*MaxWait + time.Second) // in the bubble's time
+			if n := f.asked("wait"); n != 1+4 {
+				t.Errorf("the waiter has asked %d times, want 4", n-1)
+			}
+			locktest.MustUnlock(t, held)
+			locktest.MustUnlock(t, locktest.MustGrant(t, answers).Lease)
+		})
+	}
 }
 
 // TestLockGrantedWithTimeout uses a server that grants a lock at the moment at which it ends the

@@ -2,6 +2,7 @@ package stamped_test
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,7 +61,15 @@ func TestReadsAreConsistent(t *testing.T) {
 	}
 }
 
-// TestStamps checks when an optimistic read is valid.
+// yield lets the goroutines that were started run until they wait.
+func yield() {
+	for range 100 {
+		runtime.Gosched()
+	}
+}
+
+// TestStamps checks when an optimistic read is valid. A reader and another writer wait while a
+// writer has the lock.
 func TestStamps(t *testing.T) {
 	t.Parallel()
 	var l stamped.Lock
@@ -73,14 +82,33 @@ func TestStamps(t *testing.T) {
 		t.Error("a reader makes a read invalid")
 	}
 	l.RUnlock()
+	var (
+		held    atomic.Bool
+		waiting sync.WaitGroup
+	)
 	l.Lock()
+	held.Store(true)
 	if l.Valid(stamp) {
 		t.Error("a read is valid although a writer has the lock")
 	}
+	waiting.Go(func() {
+		l.Read(func() {
+			if held.Load() {
+				t.Error("Read reads while a writer has the lock")
+			}
+		})
+	})
+	waiting.Go(func() {
+		l.Lock()
+		l.Unlock() //nolint:staticcheck // an empty critical section is a write
+	})
+	yield()
 	if _, ok := l.TryRead(); ok {
 		t.Error("a read begins while a writer has the lock")
 	}
+	held.Store(false)
 	l.Unlock()
+	waiting.Wait()
 	if l.Valid(stamp) {
 		t.Error("a read is valid although a writer had the lock")
 	}
@@ -91,13 +119,30 @@ func TestStamps(t *testing.T) {
 func TestReadUnderWriters(t *testing.T) {
 	t.Parallel()
 	var l stamped.Lock
-	calls := 0
+	write := func() {
+		l.Lock()
+		l.Unlock() //nolint:staticcheck // an empty critical section is a write
+	}
+	var (
+		calls   int
+		written atomic.Bool
+		writing sync.WaitGroup
+	)
 	l.Read(func() {
 		if calls++; calls <= 3 {
-			l.Lock()
-			l.Unlock() //nolint:staticcheck // an empty critical section is a write
+			write()
+			return
+		}
+		writing.Go(func() {
+			write()
+			written.Store(true)
+		})
+		yield()
+		if written.Load() {
+			t.Error("a writer gets the lock while Read has it")
 		}
 	})
+	writing.Wait()
 	if calls != 4 {
 		t.Errorf("read was called %d times, want 4", calls)
 	}

@@ -441,6 +441,77 @@ func TestFindNodeSyncsFirst(t *testing.T) {
 	f.mustSettle("Release")
 }
 
+// TestSyncsFirst makes the first request of operations fail whose answer must not be out of date.
+// With that request, the server must catch up with the leader.
+func TestSyncsFirst(t *testing.T) {
+	t.Parallel()
+	other := newOther(t)
+	for _, operation := range []string{"Confirm", "LastTick"} {
+		f := newFaulty(t, other)
+		err := operations[operation](t.Context(), f, func() { f.relay.fail(refuse(codeAPIError), 0, 1, false) })
+		if _, failed := f.relay.heal(); !errors.Is(err, zk.ErrAPIError) || !failed[opSync] {
+			t.Errorf("%s: %v, after a failure of the kinds %v", operation, err, failed)
+		}
+		f.mustSettle(operation)
+	}
+}
+
+// TestAnsweredLate lets a node be created when its request has been given up. Nothing may look for
+// the node before, because it would not be found. It must be deleted afterwards.
+func TestAnsweredLate(t *testing.T) {
+	t.Parallel()
+	other := newOther(t)
+	for _, operation := range []string{"Lock", "Show"} {
+		t.Run(operation, func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t, other)
+			ctx, cancel := context.WithCancel(t.Context())
+			proceed, requests := make(chan struct{}), make(chan uint32, 1)
+			err := operations[operation](ctx, f, func() {
+				f.relay.fail(hold(func() {
+					f.relay.fail(func(c *relayed, request []byte) {
+						requests <- number(request)
+						passOn(c, request)
+					}, 0, 1, false)
+					cancel()
+					<-proceed
+				}), opCreate, 1, false)
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v, want %v", operation, err, context.Canceled)
+			}
+			testenv.Quiet(t, "a request before the answer", requests)
+			close(proceed)
+			f.mustSettle(operation)
+		})
+	}
+}
+
+// TestDeletionIsAwaited cancels a request that has a node. It must not return before the node is
+// deleted, because the process's next request would wait behind the node.
+func TestDeletionIsAwaited(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, newOther(t))
+	held := f.acquire(f.other)
+	ctx, cancel := context.WithCancel(t.Context())
+	proceed, deleting := make(chan struct{}), make(chan struct{})
+	f.relay.watched = cancel // the request waits
+	f.relay.fail(hold(func() {
+		close(deleting)
+		<-proceed
+	}), opDelete, 1, false)
+	waiting := make(chan error, 1)
+	go func() { waiting <- f.lock(ctx) }()
+	testenv.Receive(t, "the node is being deleted", deleting)
+	testenv.Quiet(t, "the request has returned", waiting)
+	close(proceed)
+	if err := testenv.Receive(t, "the request returns", waiting); !errors.Is(err, context.Canceled) {
+		t.Errorf("the request has ended with %v", err)
+	}
+	f.must(held.Release(t.Context()))
+	f.mustSettle("Lock")
+}
+
 // TestEndBetweenTries ends the context of an operation while a request fails after which
 // the operation would try again.
 func TestEndBetweenTries(t *testing.T) {
