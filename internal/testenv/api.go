@@ -80,7 +80,7 @@ func StartFile(t T, file string, args ...string) *APIServer {
 	s := &APIServer{Server: newServer(name, folder, append([]string{file, "--listen", "127.0.0.1:0"}, args...))}
 	s.process.piped = true
 	check(t, name, s.process.start())
-	t.Cleanup(s.process.end)
+	t.Cleanup(s.end)
 	return s
 }
 

@@ -165,7 +165,6 @@ type DatabaseServer struct {
 	Server
 	admin string // URL of the administrator, without a database
 	url   string
-	port  *port
 }
 
 // OwnMariaDB starts a MariaDB for this test, with its default durability and
@@ -191,9 +190,8 @@ func OwnPostgres18(t T, args ...string) *DatabaseServer {
 // startOwn starts a database server that ends with the test.
 func startOwn(t T, kind string, start func(args ...string) (*DatabaseServer, error), args []string) *DatabaseServer {
 	t.Helper()
-	s, err := start(args...)
-	check(t, kind, err)
-	t.Cleanup(s.discard)
+	s := own(t, kind, func() (*DatabaseServer, error) { return start(args...) })
+	var err error
 	s.url, err = createDatabase(s.admin)
 	check(t, kind, err)
 	return s
@@ -249,7 +247,7 @@ func newMariaDB(args ...string) (*DatabaseServer, error) {
 		"--character-set-server=utf8mb4", "--max-connections=400",
 	}, args...)
 	s := &DatabaseServer{
-		Server: newServer("MariaDB", folder, args), port: port, admin: "mysql://root@" + port.addr(),
+		Server: newServer("MariaDB", folder, args, port), admin: "mysql://root@" + port.addr(),
 	}
 	s.process.owner = owner
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
@@ -288,7 +286,7 @@ func newPostgres(path, folder string, port *port, owner *owner, args ...string) 
 		"-c", "dynamic_shared_memory_type=mmap", // in the data folder, because in /dev/shm a killed server would leave it behind
 	}, args...)
 	s := &DatabaseServer{
-		Server: newServer("PostgreSQL", folder, args), port: port, admin: "postgres://postgres@" + port.addr(),
+		Server: newServer("PostgreSQL", folder, args, port), admin: "postgres://postgres@" + port.addr(),
 	}
 	s.process.owner = owner
 	s.process.endSignal = syscall.SIGINT // after SIGKILL its children would keep running
@@ -441,11 +439,4 @@ func dataSource(admin string) (driver, source string, err error) {
 		user += ":" + password
 	}
 	return "mysql", fmt.Sprintf("%s@tcp(%s)/", user, u.Host), nil
-}
-
-// discard ends the server and removes its data at once, because they may be large.
-func (s *DatabaseServer) discard() {
-	s.process.end()
-	s.port.release()
-	os.RemoveAll(filepath.Dir(s.process.log))
 }

@@ -19,9 +19,7 @@ type Standby struct{ *DatabaseServer }
 func OwnPostgresPair(t T, args ...string) (primary *DatabaseServer, standby Standby) {
 	t.Helper()
 	primary = OwnPostgres(t, args...)
-	copied, err := newStandby(primary)
-	check(t, "a standby", err)
-	t.Cleanup(copied.discard)
+	copied := own(t, "a standby", func() (*DatabaseServer, error) { return newStandby(primary) })
 	check(t, "a standby", copied.start())
 	for _, statement := range []string{
 		"ALTER SYSTEM SET synchronous_standby_names = '*'",
