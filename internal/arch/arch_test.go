@@ -57,6 +57,7 @@ var mayImport = map[string][]string{
 	"internal/store/storetest":          {"internal/stock", "internal/store", "internal/testenv"},
 	"internal/lab/command":              {"internal/commandline", "internal/testenv"},
 	"internal/lab/load":                 {"client", "internal/retry"},
+	"internal/lab/machine":              {"internal/testenv"},
 	"internal/testenv/chromium":         {"internal/testenv"},
 	"internal/faults":                   {"internal/testenv"},
 	"bench":                             {"internal/commandline", "bench/rounds", "internal/lab/...", "internal/latency", "internal/testenv", "client"},

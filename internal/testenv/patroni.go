@@ -130,7 +130,7 @@ func (n *PatroniNode) killPostgres() error {
 	if command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)); !strings.Contains(string(command), n.data) {
 		return nil // PostgreSQL has ended, and another process may have its ID
 	}
-	ids := append([]int{id}, descendants(id)...)
+	ids := WithDescendants(id)
 	for _, id := range ids {
 		_ = syscall.Kill(id, syscall.SIGKILL)
 	}

@@ -155,7 +155,7 @@ func (p *process) kill() error {
 		return nil
 	}
 	// Kill the parent first, because it must not react to the end of its children.
-	ids := append([]int{p.cmd.Process.Pid}, descendants(p.cmd.Process.Pid)...)
+	ids := WithDescendants(p.cmd.Process.Pid)
 	_ = p.cmd.Process.Kill()
 	for _, id := range ids[1:] {
 		_ = syscall.Kill(id, syscall.SIGKILL)
@@ -229,7 +229,7 @@ func (p *process) stop() error {
 		return err
 	}
 	p.stopped = []int{p.cmd.Process.Pid}
-	for _, id := range descendants(p.cmd.Process.Pid) {
+	for _, id := range WithDescendants(p.cmd.Process.Pid)[1:] {
 		if err := stopOne(id); err == nil {
 			p.stopped = append(p.stopped, id)
 		}

@@ -61,7 +61,7 @@ func (s *Server) addr() string { return s.ports[0].addr() }
 func (s *Server) PID() int { return s.process.pid() }
 
 // PIDs returns the process IDs of the server and its children.
-func (s *Server) PIDs() []int { return append([]int{s.PID()}, descendants(s.PID())...) }
+func (s *Server) PIDs() []int { return WithDescendants(s.PID()) }
 
 // Kill kills the server with SIGKILL. When Kill returns, all its processes have
 // ended.
