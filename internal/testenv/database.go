@@ -404,7 +404,7 @@ func dropDatabase(admin, dbURL string) error {
 
 // onDatabase runs one statement on the server at the URL.
 func onDatabase(ctx context.Context, admin, statement string) error {
-	driver, source, err := dataSource(admin)
+	driver, source, err := DataSource(admin)
 	if err != nil {
 		return err
 	}
@@ -419,9 +419,10 @@ func onDatabase(ctx context.Context, admin, statement string) error {
 	return err
 }
 
-// dataSource returns the driver for the URL and the URL in the driver's notation.
-func dataSource(admin string) (driver, source string, err error) {
-	u, err := url.Parse(admin)
+// DataSource returns the driver of database/sql for the URL of a database, and the URL in the
+// driver's notation.
+func DataSource(dbURL string) (driver, source string, err error) {
+	u, err := url.Parse(dbURL)
 	if err != nil {
 		return "", "", err
 	}
@@ -438,5 +439,5 @@ func dataSource(admin string) (driver, source string, err error) {
 	if password, ok := u.User.Password(); ok {
 		user += ":" + password
 	}
-	return "mysql", fmt.Sprintf("%s@tcp(%s)/", user, u.Host), nil
+	return "mysql", fmt.Sprintf("%s@tcp(%s)/%s", user, u.Host, strings.TrimPrefix(u.Path, "/")), nil
 }

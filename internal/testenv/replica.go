@@ -65,7 +65,7 @@ func (r Replica) Promote() {
 
 // show returns the first row of a statement, by the names of its columns.
 func (s *DatabaseServer) show(ctx context.Context, statement string) (map[string]string, error) {
-	driver, source, err := dataSource(s.admin)
+	driver, source, err := DataSource(s.admin)
 	if err != nil {
 		return nil, err
 	}
