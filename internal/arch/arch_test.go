@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"internal/assembly": {"internal/order", "internal/admin", "internal/async", "internal/reconcile", "internal/ledger", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/stock/gate", "internal/store",
 		"internal/assembly/backends", "internal/lock", "internal/lock/redis", "internal/latency", "internal/tracing"},
 	"internal/doctor":                   {"internal/assembly", "internal/reconcile", "internal/store", "internal/certificate", "internal/buyertoken"},
-	"internal/console/rush":             {"internal/retry", "internal/httpapi", "internal/assembly", "internal/assembly/backends", "internal/stock", "internal/lab/measure", "internal/lab/load", "client"},
+	"internal/console/rush":             {"internal/console", "internal/retry", "internal/httpapi", "internal/assembly", "internal/assembly/backends", "internal/stock", "internal/lab/measure", "internal/lab/load", "client"},
 	"internal/httpapi":                  {"internal/order", "internal/admin", "internal/stock", "internal/latency", "internal/ratelimit", "internal/tracing"},
 	"internal/buyertoken":               {"internal/stock"},
 	"internal/console":                  {"internal/ledger", "internal/stock", "internal/latency", "internal/palette"},

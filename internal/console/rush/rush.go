@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/console"
 )
 
 // Bounds of a run. All runs of a process together are bounded too, because there is
@@ -90,13 +91,7 @@ var (
 )
 
 // Invalid lists the settings that are out of bounds: the field, and what is wrong.
-type Invalid []FieldError
-
-// FieldError says what is wrong with one field of a request.
-type FieldError struct {
-	Field  string `json:"field"`
-	Detail string `json:"detail"`
-}
+type Invalid []console.FieldError
 
 func (i Invalid) Error() string {
 	var parts []string
@@ -119,13 +114,13 @@ func (s Settings) check() (assembly.Spec, error) {
 	var wrong Invalid
 	spec, ok := assembly.FindStrategy(s.Strategy)
 	if !ok || spec.NeedsRowLocks() { // a rush has embedded stores
-		wrong = append(wrong, FieldError{"strategy", "must be one of " + strings.Join(strategies(), ", ")})
+		wrong = append(wrong, console.FieldError{Field: "strategy", Detail: "must be one of " + strings.Join(strategies(), ", ")})
 	}
 	if s.Clients < 1 || s.Clients > MaxClients {
-		wrong = append(wrong, FieldError{"clients", fmt.Sprintf("must be between 1 and %d", MaxClients)})
+		wrong = append(wrong, console.FieldError{Field: "clients", Detail: fmt.Sprintf("must be between 1 and %d", MaxClients)})
 	}
 	if s.Units < 1 || s.Units > MaxUnits {
-		wrong = append(wrong, FieldError{"units", fmt.Sprintf("must be between 1 and %d", MaxUnits)})
+		wrong = append(wrong, console.FieldError{Field: "units", Detail: fmt.Sprintf("must be between 1 and %d", MaxUnits)})
 	}
 	if wrong != nil {
 		return spec, wrong
