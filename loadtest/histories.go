@@ -210,9 +210,9 @@ var historyPlans = []func(context.Context, *owner){
 func (h *historyLoad) order(buyer string, random *rand.Rand) order {
 	skus := []string{h.goods.product, h.goods.coupon}
 	if random.IntN(4) == 0 {
-		return order{Buyer: buyer, Lines: []line{{SKU: skus[0], Quantity: 1}, {SKU: skus[1], Quantity: 1}}}
+		return order{BuyerID: buyer, Lines: []line{{SKU: skus[0], Quantity: 1}, {SKU: skus[1], Quantity: 1}}}
 	}
-	return order{Buyer: buyer, Lines: []line{{SKU: skus[random.IntN(2)], Quantity: 1 + random.Int64N(3)}}}
+	return order{BuyerID: buyer, Lines: []line{{SKU: skus[random.IntN(2)], Quantity: 1 + random.Int64N(3)}}}
 }
 
 // sellOut lets the clients order one unit after the other until they are refused. Nothing
@@ -243,7 +243,7 @@ func (h *historyLoad) crowd(ctx context.Context, act func(ctx context.Context, n
 // take sends an order, and may repeat it under its key, by its plan. It follows an order that
 // was queued to its end in the queue.
 func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool) answer {
-	p := planOf(asked.Buyer, asked.Lines[0].SKU)
+	p := planOf(asked.BuyerID, asked.Lines[0].SKU)
 	if p.repeat == later || !repeats {
 		p.repeat = never
 	}
@@ -256,7 +256,7 @@ func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked[asked.Buyer] = true
+	h.asked[asked.BuyerID] = true
 	if a.order.ID != "" {
 		h.ids[a.order.ID] = true
 	}

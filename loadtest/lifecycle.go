@@ -266,9 +266,9 @@ func (o *owner) together(first, second func()) {
 // waitForExpiry waits until the order expires by this machine's clock, plus offset and a random
 // part of spread. It ignores a time later than one payment window after the 201.
 func (o *owner) waitForExpiry(ctx context.Context, offset, spread time.Duration) {
-	until := o.order.ExpiresAt
-	if latest := o.answered.Add(o.PaymentWindow); until.After(latest) {
-		until = latest
+	until := o.answered.Add(o.PaymentWindow)
+	if expires := o.order.ExpiresAt; expires != nil && expires.Before(until) {
+		until = *expires
 	}
 	_ = retry.Sleep(ctx, time.Until(until.Add(offset+time.Duration(o.random.Int64N(int64(spread))))))
 }
