@@ -106,6 +106,7 @@ func (p *process) start() error {
 	p.exited, p.stopped = make(chan struct{}), nil
 	go func(cmd *exec.Cmd, exited chan<- struct{}) {
 		_ = cmd.Wait() // cmd.ProcessState has the result
+		env.ended(p)
 		close(exited)
 	}(p.cmd, p.exited)
 	return nil
@@ -129,14 +130,10 @@ func (p *process) wait(limit time.Duration) (exitCode int, err error) {
 	p.mu.Lock()
 	cmd, exited := p.cmd, p.exited
 	p.mu.Unlock()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-exited:
-		return cmd.ProcessState.ExitCode(), nil
-	case <-timer.C:
-		return 0, fmt.Errorf("%s has not ended after %v: %s", p.name, limit, p.tail())
+	if err := p.waitEnded(exited, limit); err != nil {
+		return 0, err
 	}
+	return cmd.ProcessState.ExitCode(), nil
 }
 
 // pid returns the program's process ID.
@@ -160,7 +157,7 @@ func (p *process) kill() error {
 	for _, id := range ids[1:] {
 		_ = syscall.Kill(id, syscall.SIGKILL)
 	}
-	if err := p.waitEnded(maxExit); err != nil {
+	if err := p.waitEnded(p.exited, maxExit); err != nil {
 		return err
 	}
 	return Poll(maxExit, func() error { // they are not children of this process, so no event signals their end
@@ -182,7 +179,7 @@ func (p *process) end() {
 		for _, id := range p.stopped {
 			_ = syscall.Kill(id, syscall.SIGCONT)
 		}
-		_ = p.waitEnded(5 * time.Second)
+		_ = p.waitEnded(p.exited, 5*time.Second)
 	}
 	p.mu.Unlock()
 	_ = p.kill()
@@ -195,24 +192,21 @@ func (p *process) hasEnded() bool {
 	}
 	select {
 	case <-p.exited:
-		env.ended(p)
 		return true
 	default:
 		return false
 	}
 }
 
-// waitEnded waits until the program has ended, for limit at most. The caller holds
-// mu.
-func (p *process) waitEnded(limit time.Duration) error {
+// waitEnded waits until exited is closed, for limit at most.
+func (p *process) waitEnded(exited <-chan struct{}, limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-p.exited:
-		env.ended(p)
+	case <-exited:
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("%s has not ended after %v", p.name, limit)
+		return fmt.Errorf("%s has not ended after %v: %s", p.name, limit, p.tail())
 	}
 }
 
