@@ -323,7 +323,7 @@ func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Re
 		l.client.CloseIdleConnections()
 		testenv.End(f.apis...)
 		if spec.Queues() {
-			err = errors.Join(err, l.drain(context.WithoutCancel(ctx)))
+			err = errors.Join(err, l.drain())
 		}
 	}()
 	result, err = l.loadFleet(ctx, spec, f)

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/results"

@@ -148,13 +148,12 @@ type Options struct {
 // Runner runs one rush at a time. It is an http.Handler, see ServeHTTP. It is safe for
 // concurrent use.
 type Runner struct {
-	o       Options
-	notify  func(Progress)
-	ctx     context.Context // ends with the Runner
-	end     context.CancelFunc
-	mu      sync.Mutex
-	last    *run // nil: no run was started
-	running sync.WaitGroup
+	o      Options
+	notify func(Progress)
+	ctx    context.Context // ends with the Runner
+	end    context.CancelFunc
+	mu     sync.Mutex
+	last   *run // nil: no run was started
 }
 
 // New returns a Runner. A run stops when ctx ends. Call Close after that.
@@ -193,7 +192,7 @@ func (r *Runner) Start(s Settings) (Progress, error) {
 	}
 	started := newRun(r.ctx, r.o, r.notify, spec, s)
 	r.last = started
-	r.running.Go(started.do)
+	go started.do()
 	return started.progress(), nil
 }
 
@@ -235,6 +234,9 @@ func (r *Runner) Stop(ctx context.Context) (Progress, error) {
 func (r *Runner) Close() {
 	r.mu.Lock()
 	r.end()
+	last := r.last // Start starts no more runs
 	r.mu.Unlock()
-	r.running.Wait()
+	if last != nil {
+		<-last.done
+	}
 }
