@@ -75,19 +75,18 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result, t terms) e
 
 // awaitRest waits until no order is pending any more. It gives up some time after the last order is
 // due to expire. The audit then finds the remaining orders.
-func (v *lifecycleLoad) awaitRest(ctx context.Context) error {
-	for deadline := time.Now().Add(v.PaymentWindow + restLimit); ; time.Sleep(50 * time.Millisecond) {
+func (v *lifecycleLoad) awaitRest(ctx context.Context) (err error) {
+	repeatUntil(ctx, v.PaymentWindow+restLimit, 50*time.Millisecond, func() bool {
 		var pending int64
-		err := v.sql.DB().WithContext(ctx).Raw(`SELECT COUNT(*) FROM order_lines
+		err = v.sql.DB().WithContext(ctx).Raw(`SELECT COUNT(*) FROM order_lines
 			JOIN orders ON orders.id = order_lines.order_id
 			WHERE order_lines.sku IN ? AND orders.status IN ('queued', 'pending')`, []string{v.goods.product, v.goods.coupon}).Row().Scan(&pending)
-		if err != nil {
-			return fmt.Errorf("counting pending orders of %s: %w", v.goods.product, err)
-		}
-		if pending == 0 || time.Now().After(deadline) {
-			return nil
-		}
+		return err != nil || pending == 0
+	})
+	if err != nil {
+		return fmt.Errorf("counting pending orders of %s: %w", v.goods.product, err)
 	}
+	return nil
 }
 
 // auditCounts compares orders, stock row and gate of one SKU. The product's counts become

@@ -67,7 +67,7 @@ var laboratory = []mutant{
 	{"orders are repeated only after the stock is sold out", labLab, "keys, err := l.keysRush(ctx, spec, f)\n\t\t\tif keys != nil {", "keys, err := l.keysRush(ctx, spec, f)\n\t\t\tif false {", "loadtest TestLiars/makes-a-second-order-of-one-replay-in-ten"},
 	{"no order is repeated after an open load", labArrivals, "l.repeatAll(ctx, rec, f, repeated)", "_ = repeated", "loadtest TestOpenLoad"},
 	{"unknown outcomes have no limit", labJudge, "!t.faulty && r.Uncertain > most", "false", "loadtest TestTargets/does_not_know"},
-	{"unknown outcomes of calls have no limit", labCalls, "if v.rec.heard(a); c.read", "if c.read", "loadtest TestLifecycleLiars/is-unavailable-after-every-fifth-call"},
+	{"unknown outcomes of calls have no limit", labCalls, "v.rec.heard(a)\n", "\n", "loadtest TestLifecycleLiars/is-unavailable-after-every-fifth-call"},
 	{"outcomes may not be unknown after a crash", labJudge, "failing := end == crashed || end", "failing := end", "loadtest TestTerms"},
 	{"the gate may have more than the ledger for a while", labJudge, "if r.Excess > 0 {", "if false {", "loadtest TestJudge"},
 	{"nobody notices that the gate has more than the ledger", labAudit, "return max(0, *before.available-max(ledger, 0)), nil", "return min(0, *before.available-max(ledger, 0)), nil", "loadtest TestExcess"},
