@@ -130,18 +130,7 @@ func (n *PatroniNode) killPostgres() error {
 	if command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)); !strings.Contains(string(command), n.data) {
 		return nil // PostgreSQL has ended, and another process may have its ID
 	}
-	ids := WithDescendants(id)
-	for _, id := range ids {
-		_ = syscall.Kill(id, syscall.SIGKILL)
-	}
-	return Poll(maxExit, func() error {
-		for _, id := range ids {
-			if !ended(id) {
-				return fmt.Errorf("process %d of PostgreSQL has not ended %v after SIGKILL", id, maxExit)
-			}
-		}
-		return nil
-	})
+	return killAll("PostgreSQL", WithDescendants(id))
 }
 
 // AcceptsWrites reports whether the node's PostgreSQL is a primary.

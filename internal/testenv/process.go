@@ -154,16 +154,21 @@ func (p *process) kill() error {
 	// Kill the parent first, because it must not react to the end of its children.
 	ids := WithDescendants(p.cmd.Process.Pid)
 	_ = p.cmd.Process.Kill()
-	for _, id := range ids[1:] {
-		_ = syscall.Kill(id, syscall.SIGKILL)
-	}
 	if err := p.waitEnded(p.exited, maxExit); err != nil {
 		return err
 	}
+	return killAll(p.name, ids[1:])
+}
+
+// killAll ends processes with SIGKILL and waits until they have ended.
+func killAll(name string, ids []int) error {
+	for _, id := range ids {
+		_ = syscall.Kill(id, syscall.SIGKILL)
+	}
 	return Poll(maxExit, func() error { // they are not children of this process, so no event signals their end
-		for _, id := range ids[1:] {
+		for _, id := range ids {
 			if !ended(id) {
-				return fmt.Errorf("process %d of %s has not ended %v after SIGKILL", id, p.name, maxExit)
+				return fmt.Errorf("process %d of %s has not ended %v after SIGKILL", id, name, maxExit)
 			}
 		}
 		return nil

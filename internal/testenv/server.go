@@ -36,6 +36,11 @@ func (s *Server) start() error {
 	if err := s.process.start(); err != nil {
 		return err
 	}
+	return s.awaitAnswer()
+}
+
+// awaitAnswer waits until the server answers.
+func (s *Server) awaitAnswer() error {
 	return await(maxStart, func(ctx context.Context) error {
 		if err := s.process.running(); err != nil {
 			return finalError{err}

@@ -3,9 +3,9 @@ package testenv
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 var basebackup = dependency{"pg_basebackup", "postgresql", ""}
@@ -54,12 +54,7 @@ func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 		return nil, err
 	}
 	s := newPostgres(server, folder, port, owner, "-c", "synchronous_standby_names=")
-	u, err := url.Parse(primary.url)
-	if err != nil {
-		return nil, err
-	}
-	u.Host = port.addr()
-	s.url = u.String()
+	s.url = strings.Replace(primary.url, primary.addr(), port.addr(), 1)
 	return s, nil
 }
 
