@@ -96,6 +96,7 @@ var laboratory = []mutant{
 	{"the instances of a history remember sold out", labFleet, "if l.History != \"\" {", "if false {", "loadtest TestFlags_History"},
 	{"a history of which a call is missing is whole", "loadtest/history/record.go", "\t\tr.err = errFull\n", "", "loadtest/history TestRecorder_Incomplete"},
 	{"a history that cannot be read to its end is whole", "loadtest/history/call.go", "return calls, lines.Err()", "return calls, nil", "loadtest/history TestRead"},
+	{"a lost answer in a history changed nothing", "loadtest/history/record.go", "case a.Unknown():", "case false:", "loadtest/history TestRecorder"},
 	{"a key may have two orders", "loadtest/history/check.go", "for i := 1; i < len(sales); i++ {", "for i := len(sales); i < len(sales); i++ {", "loadtest/history TestCheck/two_orders_of_one_key"},
 	{"an audit during a call is one at rest", "loadtest/history/model.go", "agree(c.Counts) && !h.changesDuring(c)", "agree(c.Counts)", "loadtest/history TestCheck/an_audit_during_a_call_ends_no_hold"},
 	{"an audit with units in flight is one at rest", "loadtest/history/model.go", "(n.GateInFlight == nil || *n.GateInFlight == 0) && ", "", "loadtest/history TestCheck/nor_does_one_with_units_in_flight"},
