@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -58,7 +57,7 @@ func newLab(ctx context.Context, t testenv.T, s settings, database, api string, 
 		l.server = testenv.OwnPostgres(t)
 	}
 	var err error
-	if l.driver, l.source, err = dataSource(l.server.URL()); err != nil {
+	if l.driver, l.source, err = testenv.DataSource(l.server.URL()); err != nil {
 		return nil, err
 	}
 	if l.db, err = sql.Open(l.driver, l.source); err != nil {
@@ -80,16 +79,6 @@ func (l *lab) close() {
 	l.client.Close()
 	l.redis.Kill()
 	l.server.Kill()
-}
-
-// dataSource converts a URL of the service to a driver and a data source of
-// database/sql.
-func dataSource(dbURL string) (driver, source string, err error) {
-	u, err := url.Parse(dbURL)
-	if err != nil || u.Scheme != "mysql" {
-		return "pgx", dbURL, err
-	}
-	return "mysql", fmt.Sprintf("%s@tcp(%s)%s", u.User.Username(), u.Host, u.Path), nil
 }
 
 // measure runs one measurement and writes its tables.

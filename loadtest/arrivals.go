@@ -98,7 +98,7 @@ func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rat
 			behind := time.Since(rec.start) - due
 			p := planOf(name, sku)
 			s := l.try(sending, rec, f, n, oneUnit(name, sku), plan{key: p.key})
-			s.plan, s.at, s.took = p, due+behind+s.took, behind+s.took
+			s.plan, s.at, s.Took = p, due+behind+s.Took, behind+s.Took
 			mu.Lock()
 			if behind > lateBy {
 				late++

@@ -74,11 +74,22 @@ func (c counts) nothingInFlight() bool { return c.gate == nil || *c.inFlight == 
 func (c counts) agree() bool { return c.nothingInFlight() && (c.gate == nil || *c.gate == c.ledger) }
 
 // await waits until the counts have settled, and returns them.
-func (l *lab) await(ctx context.Context, sku string, until settled) (counts, error) {
-	for deadline := time.Now().Add(until.limit); ; time.Sleep(20 * time.Millisecond) {
-		now, err := l.counts(ctx, sku)
-		if err != nil || until.condition(now) || time.Now().After(deadline) {
-			return now, err
+func (l *lab) await(ctx context.Context, sku string, until settled) (now counts, err error) {
+	repeatUntil(ctx, until.limit, 20*time.Millisecond, func() bool {
+		now, err = l.counts(ctx, sku)
+		return err != nil || until.condition(now)
+	})
+	return now, err
+}
+
+// repeatUntil calls done until it returns true, with a pause after each call. It gives up when the
+// limit has passed or ctx ends.
+func repeatUntil(ctx context.Context, limit, pause time.Duration, done func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for !done() {
+		if retry.Sleep(ctx, pause) != nil {
+			return
 		}
 	}
 }

@@ -90,7 +90,7 @@ func expectKinds(t *testing.T, rec *record, want []results.Kind) {
 func (l *ledger) store(t *testing.T, o order) {
 	t.Helper()
 	l.exec(t, "INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at) VALUES (?, ?, ?, ?, 'lua', '2026-01-01')",
-		l.id(t, o), l.id(t, o), o.Buyer, o.Status)
+		l.id(t, o), l.id(t, o), o.BuyerID, o.Status)
 	for _, line := range o.Lines {
 		l.exec(t, "INSERT INTO order_lines (order_id, sku, quantity) VALUES (?, ?, ?)", l.id(t, o), line.SKU, line.Quantity)
 	}
@@ -125,7 +125,7 @@ func numbered(n int) order {
 
 // answered returns a correct answer to the request for the order.
 func answered(o order, outcome string, status int, problem string) answer {
-	a := answer{outcome: outcome, status: status, problem: problem, asked: oneUnit(o.Buyer, "lt-sku")}
+	a := answer{Answer: load.Answer{Status: status, Problem: problem}, outcome: outcome, asked: oneUnit(o.BuyerID, "lt-sku")}
 	if outcome == accepted {
 		a.order = o
 	}
@@ -146,14 +146,14 @@ func TestCheckAnswers(t *testing.T) {
 		{"not stored", nil, func(o *order) { o.ID = "" }, nil, []results.Kind{results.Missing}},
 		{"void", nil, func(o *order) { o.Status, o.Lines = "void", nil }, nil, []results.Kind{results.Missing}},
 		{"stored under another ID", nil, func(o *order) { o.ID = numbered(9).ID }, nil, []results.Kind{results.Missing, results.Unasked}},
-		{"stored under another buyer", nil, func(o *order) { o.Buyer = "another" }, nil, []results.Kind{results.OtherBuyer}},
+		{"stored under another buyer", nil, func(o *order) { o.BuyerID = "another" }, nil, []results.Kind{results.OtherBuyer}},
 		{"stored with more units", nil, func(o *order) { o.Lines[0].Quantity = 2 }, nil, []results.Kind{results.OtherLines}},
 		{"stored with another SKU", nil, func(o *order) { o.Lines[0].SKU = "another" }, nil, []results.Kind{results.OtherLines}},
 		{"stored with another line", nil, func(o *order) { o.Lines = append(o.Lines, line{SKU: "z", Quantity: 1}) }, nil, []results.Kind{results.OtherLines}},
 		{"stored without lines", nil, func(o *order) { o.Lines = nil }, nil, []results.Kind{results.OtherLines}},
 		{"cancelled", nil, func(o *order) { o.Status = "cancelled" }, nil, []results.Kind{results.OtherStatus}},
 		{"answered without an order", func(a *answer) { a.order = order{} }, nil, nil, []results.Kind{results.WrongAnswer, results.Unasked}},
-		{"answered with another buyer", func(a *answer) { a.order.Buyer = "another" }, nil, nil, []results.Kind{results.WrongAnswer, results.Unread}},
+		{"answered with another buyer", func(a *answer) { a.order.BuyerID = "another" }, nil, nil, []results.Kind{results.WrongAnswer, results.Unread}},
 		{"answered with more units", func(a *answer) { a.order.Lines = []line{{SKU: "lt-sku", Quantity: 2}} }, nil, nil, []results.Kind{results.WrongAnswer, results.Unread}},
 		{"answered with an order of another buyer", func(a *answer) { a.order = numbered(1) }, func(o *order) { o.ID = "" }, nil, []results.Kind{results.WrongAnswer, results.Repeated}},
 		{"answered with the ID of another order", func(a *answer) { a.order.ID = numbered(1).ID }, func(o *order) { o.ID = "" }, nil, []results.Kind{results.Repeated}},
@@ -163,8 +163,8 @@ func TestCheckAnswers(t *testing.T) {
 		{"committed and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, load.NoAnswer) }, nil, nil, nil},
 		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, load.Unavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
 		{"committed twice and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, load.NoAnswer) }, nil,
-			[]order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "pending", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},
-		{"committed twice", nil, nil, []order{{ID: numbered(9).ID, Buyer: numbered(3).Buyer, Status: "paid", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},
+			[]order{{ID: numbered(9).ID, BuyerID: numbered(3).BuyerID, Status: "pending", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},
+		{"committed twice", nil, nil, []order{{ID: numbered(9).ID, BuyerID: numbered(3).BuyerID, Status: "paid", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},
 		{"stored without a request", nil, nil, []order{numbered(9)}, []results.Kind{results.Unasked}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -221,14 +221,14 @@ func TestClean(t *testing.T) {
 		l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 1, 0)", sku)
 		l.exec(t, "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, 1, 1, 1, '2026-01-01')", sku)
 		l.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, 'lt-buyer', 1)", sku)
-		o := &storedOrder{order: numbered(i), history: []string{"paid"}, payments: map[string]string{paymentIDs(numbered(i).ID)[1]: "refund-due"}}
+		o := &storedOrder{order: numbered(i), history: steps{"paid"}, payments: map[string]string{paymentIDs(numbered(i).ID)[1]: "refund-due"}}
 		o.Lines[0].SKU = sku
 		l.storeEnded(t, o)
 	}
 	void := numbered(20)
-	void.Status, void.Lines, void.Buyer = "void", nil, buyers(1, 1)()
+	void.Status, void.Lines, void.BuyerID = "void", nil, buyers(1, 1)()
 	theirs := numbered(21)
-	theirs.Status, theirs.Lines, theirs.Buyer = "void", nil, "lt-somebody"
+	theirs.Status, theirs.Lines, theirs.BuyerID = "void", nil, "lt-somebody"
 	l.store(t, void)
 	l.store(t, theirs)
 	if err := l.cleanAll(t.Context()); err != nil {

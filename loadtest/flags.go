@@ -133,25 +133,13 @@ func (s *settings) checkValues() error {
 // backend.
 func (s *settings) checkLock() error {
 	backend, _ := backends.Find(s.Lock)
-	servers := s.lockServers()
-	for flag, value := range servers {
-		if value == "" {
-			continue
-		}
-		if flag != backend.Flag {
+	for flag, value := range s.lockServers() {
+		if value != "" && flag != backend.Flag {
 			return fmt.Errorf("--%s: only used with --lock %s", flag, flag)
 		}
-		if err := backends.CheckAddress(flag, value); err != nil {
-			return fmt.Errorf("--%s: %v", flag, err)
-		}
 	}
-	if value, needed := servers[backend.Flag]; needed && value == "" {
-		return fmt.Errorf("--%s: required with --lock %s", backend.Flag, s.Lock)
-	}
-	if backend.Flag == "db" && len(s.Targets) == 0 && !strings.HasPrefix(s.DB, s.Lock) {
-		return fmt.Errorf("--lock: %s needs a --db with the scheme %s://", s.Lock, s.Lock)
-	}
-	return nil
+	locks := backends.Flags{Backend: s.Lock, Lease: shortLease, ZooKeeper: s.ZooKeeper, Etcd: s.Etcd, Redlock: s.Redlock}
+	return locks.Check(len(s.Targets) == 0, s.DB)
 }
 
 // checkQueueing returns an error if --strategies names the strategy that queues orders and the load

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os/exec"
 	"sync"
 	"time"
 
@@ -66,17 +65,12 @@ func (l *lab) flags(spec assembly.Spec) []string {
 	return flags
 }
 
-// drainLimit bounds draining a strategy that queues orders.
-const drainLimit = time.Minute
-
 // drain releases the stock of a strategy that queues orders, so that the next strategy can take it
 // over.
-func (l *lab) drain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, drainLimit)
-	defer cancel()
-	said, err := exec.CommandContext(ctx, l.program, "drain", "--redis", l.Redis, "--db", l.DB).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("running api drain: %w: %s", err, said)
+func (l *lab) drain() error {
+	drain := testenv.StartFile(l.t, l.program, "drain", "--redis", l.Redis, "--db", l.DB)
+	if code := drain.Wait(); code != 0 {
+		return fmt.Errorf("running api drain: exit code %d: %s", code, drain.Output())
 	}
 	return nil
 }

@@ -210,9 +210,9 @@ var historyPlans = []func(context.Context, *owner){
 func (h *historyLoad) order(buyer string, random *rand.Rand) order {
 	skus := []string{h.goods.product, h.goods.coupon}
 	if random.IntN(4) == 0 {
-		return order{Buyer: buyer, Lines: []line{{SKU: skus[0], Quantity: 1}, {SKU: skus[1], Quantity: 1}}}
+		return order{BuyerID: buyer, Lines: []line{{SKU: skus[0], Quantity: 1}, {SKU: skus[1], Quantity: 1}}}
 	}
-	return order{Buyer: buyer, Lines: []line{{SKU: skus[random.IntN(2)], Quantity: 1 + random.Int64N(3)}}}
+	return order{BuyerID: buyer, Lines: []line{{SKU: skus[random.IntN(2)], Quantity: 1 + random.Int64N(3)}}}
 }
 
 // sellOut lets the clients order one unit after the other until they are refused. Nothing
@@ -243,7 +243,7 @@ func (h *historyLoad) crowd(ctx context.Context, act func(ctx context.Context, n
 // take sends an order, and may repeat it under its key, by its plan. It follows an order that
 // was queued to its end in the queue.
 func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool) answer {
-	p := planOf(asked.Buyer, asked.Lines[0].SKU)
+	p := planOf(asked.BuyerID, asked.Lines[0].SKU)
 	if p.repeat == later || !repeats {
 		p.repeat = never
 	}
@@ -256,7 +256,7 @@ func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked[asked.Buyer] = true
+	h.asked[asked.BuyerID] = true
 	if a.order.ID != "" {
 		h.ids[a.order.ID] = true
 	}
@@ -272,18 +272,14 @@ func (h *historyLoad) setTotals(ctx context.Context, sku string, random *rand.Ra
 	}
 	for n := range historySets {
 		next := max(1, total+random.Int64N(9)-4)
-		deadline := time.Now().Add(finalLimit)
-		for ctx.Err() == nil && time.Now().Before(deadline) {
+		repeatUntil(ctx, finalLimit, load.FailurePause, func() (answered bool) {
 			err := h.set(ctx, n, sku, client.Setting{Kind: kind, Total: next})
 			if err == nil {
 				total = next
 			}
-			if err == nil || errors.Is(err, client.BelowSold) {
-				break
-			}
-			n++
-			_ = retry.Sleep(ctx, load.FailurePause)
-		}
+			n++ // the next try goes to another instance
+			return err == nil || errors.Is(err, client.BelowSold)
+		})
 		_ = retry.Sleep(ctx, time.Duration(random.IntN(10))*time.Millisecond)
 	}
 }
@@ -312,15 +308,11 @@ func (h *historyLoad) rest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	deadline := time.Now().Add(restLimit)
 	for _, sku := range []string{h.goods.product, h.goods.coupon} {
-		for ctx.Err() == nil {
+		repeatUntil(ctx, restLimit, 20*time.Millisecond, func() bool {
 			counts, err := s.Audit(history.As(ctx, "auditor"), sku)
-			if err == nil && counts.Drift == 0 && (counts.GateInFlight == nil || *counts.GateInFlight == 0) || time.Now().After(deadline) {
-				break
-			}
-			_ = retry.Sleep(ctx, 20*time.Millisecond)
-		}
+			return err == nil && counts.Drift == 0 && (counts.GateInFlight == nil || *counts.GateInFlight == 0)
+		})
 	}
 	return nil
 }
@@ -358,12 +350,11 @@ func (h *historyLoad) readOrders(ctx context.Context) error {
 
 // untilRead repeats a read until the service can answer it.
 func untilRead(ctx context.Context, read func() error) (err error) {
-	for deadline := time.Now().Add(restLimit); ; {
+	repeatUntil(ctx, restLimit, load.FailurePause, func() bool {
 		err = read()
-		if err == nil || errors.Is(err, client.UnknownOrder) || time.Now().After(deadline) || retry.Sleep(ctx, load.FailurePause) != nil {
-			return err
-		}
-	}
+		return err == nil || errors.Is(err, client.UnknownOrder)
+	})
+	return err
 }
 
 // verdicts checks the history of this load.

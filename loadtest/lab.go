@@ -83,15 +83,17 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 // connections.
 func newClients(adminToken string, file *historyFile) (buyers, admin *load.Client) {
 	const timeout = 30 * time.Second
-	var transport http.RoundTripper = &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
-	if file != nil {
-		transport = file.Transport(transport)
-	}
+	transport := &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
 	buyers = load.NewClient(transport, client.WithTryTimeout(timeout))
-	if adminToken == "" {
-		return buyers, buyers
+	admin = buyers
+	if adminToken != "" {
+		admin = load.NewClient(transport, client.WithTryTimeout(timeout), client.WithToken(adminToken))
 	}
-	return buyers, load.NewClient(transport, client.WithTryTimeout(timeout), client.WithToken(adminToken))
+	if file != nil {
+		buyers.Observe(file.Observe)
+		admin.Observe(file.Observe)
+	}
+	return buyers, admin
 }
 
 // checkOut creates the folder of --out, and checks that files can be written there.
@@ -321,7 +323,7 @@ func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Re
 		l.client.CloseIdleConnections()
 		testenv.End(f.apis...)
 		if spec.Queues() {
-			err = errors.Join(err, l.drain(context.WithoutCancel(ctx)))
+			err = errors.Join(err, l.drain())
 		}
 	}()
 	result, err = l.loadFleet(ctx, spec, f)

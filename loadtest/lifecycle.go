@@ -266,9 +266,9 @@ func (o *owner) together(first, second func()) {
 // waitForExpiry waits until the order expires by this machine's clock, plus offset and a random
 // part of spread. It ignores a time later than one payment window after the 201.
 func (o *owner) waitForExpiry(ctx context.Context, offset, spread time.Duration) {
-	until := o.order.ExpiresAt
-	if latest := o.answered.Add(o.PaymentWindow); until.After(latest) {
-		until = latest
+	until := o.answered.Add(o.PaymentWindow)
+	if expires := o.order.ExpiresAt; expires != nil && expires.Before(until) {
+		until = *expires
 	}
 	_ = retry.Sleep(ctx, time.Until(until.Add(offset+time.Duration(o.random.Int64N(int64(spread))))))
 }
@@ -297,14 +297,11 @@ func (v *lifecycleLoad) send(ctx context.Context, id string, c call) call {
 	v.slots <- struct{}{}
 	defer func() { <-v.slots }()
 	c.sent = time.Since(v.rec.start)
-	deadline := time.Now().Add(finalLimit)
-	for ctx.Err() == nil && time.Now().Before(deadline) {
+	repeatUntil(ctx, finalLimit, load.FailurePause, func() (final bool) {
 		a := v.client.Send(ctx, v.fleet.url(rand.IntN(v.Instances)), func(ctx context.Context, s *client.Client) (client.Order, error) { return c.make(ctx, s, id) })
-		if v.rec.heard(a); c.read(a) {
-			break
-		}
-		time.Sleep(load.FailurePause)
-	}
+		v.rec.heard(a)
+		return c.read(a)
+	})
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.calls[id] = append(v.calls[id], c)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -22,9 +23,12 @@ func newTestLoad(t *testing.T) (*lifecycleLoad, *ledger) {
 	l := newLedger(t, rec)
 	return &lifecycleLoad{
 		lab: l.lab, fleet: l.fleet, rec: rec, calls: make(map[string][]call),
-		goods: goods{product: "lt-sku", coupon: "lt-sku-coupon"}, buyers: []string{numbered(1).Buyer},
+		goods: goods{product: "lt-sku", coupon: "lt-sku-coupon"}, buyers: []string{numbered(1).BuyerID},
 	}, l
 }
+
+// steps are the statuses of an order after the first.
+type steps = []client.OrderStatus
 
 // storeEnded inserts the order with its history and payments.
 func (l *ledger) storeEnded(t *testing.T, o *storedOrder) {
@@ -48,7 +52,7 @@ func TestCheckOrders(t *testing.T) {
 	t.Parallel()
 	id := numbered(1).ID
 	first, second := paymentIDs(id)[0], paymentIDs(id)[1]
-	ok := func(action, payment, status string) call {
+	ok := func(action, payment string, status client.OrderStatus) call {
 		return call{action: action, payment: payment, status: http.StatusOK, got: order{ID: id, Status: status}}
 	}
 	due := func(payment string) call {
@@ -59,48 +63,48 @@ func TestCheckOrders(t *testing.T) {
 	type statuses = map[string]string
 	for _, test := range []struct {
 		name      string
-		status    string
+		status    client.OrderStatus
 		payment   *string // the payment that paid the order
 		restocked bool
-		history   []string
+		history   steps
 		payments  statuses
 		calls     []call
 		want      []results.Kind
 	}{
-		{"expired", "expired", nil, false, []string{"expired"}, nil, nil, nil},
-		{"paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, nil},
-		{"paid twice", "paid", &first, false, []string{"paid"}, statuses{first: "paid", second: "refund-due"}, []call{ok(pay, first, "paid"), due(second)}, nil},
-		{"revived", "paid", &first, false, []string{"expired", "paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, nil},
-		{"paid late and not revived", "expired", nil, false, []string{"expired"}, statuses{first: "refund-due"}, []call{due(first)}, nil},
-		{"cancelled", "cancelled", nil, false, []string{"cancelled"}, statuses{first: "refund-due"}, []call{ok(cancel, "", "cancelled"), due(first)}, nil},
-		{"refunded", "refunded", &first, true, []string{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid"), restocked, ok(pay, first, "refunded")}, nil},
-		{"cancelled in vain", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: cancel, status: 409, problem: "wrong-status"}}, nil},
+		{"expired", "expired", nil, false, steps{"expired"}, nil, nil, nil},
+		{"paid", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, nil},
+		{"paid twice", "paid", &first, false, steps{"paid"}, statuses{first: "paid", second: "refund-due"}, []call{ok(pay, first, "paid"), due(second)}, nil},
+		{"revived", "paid", &first, false, steps{"expired", "paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, nil},
+		{"paid late and not revived", "expired", nil, false, steps{"expired"}, statuses{first: "refund-due"}, []call{due(first)}, nil},
+		{"cancelled", "cancelled", nil, false, steps{"cancelled"}, statuses{first: "refund-due"}, []call{ok(cancel, "", "cancelled"), due(first)}, nil},
+		{"refunded", "refunded", &first, true, steps{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid"), restocked, ok(pay, first, "refunded")}, nil},
+		{"cancelled in vain", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: cancel, status: 409, problem: "wrong-status"}}, nil},
 
 		{"pending", "pending", nil, false, nil, nil, nil, []results.Kind{results.Unfinished}},
-		{"no final answer", "expired", nil, false, []string{"expired"}, nil, []call{{action: pay, payment: first}}, []results.Kind{results.Unanswered}},
-		{"no final answer and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{{action: pay, payment: first}}, []results.Kind{results.Unanswered}},
-		{"answered paid and expired", "expired", nil, false, []string{"expired"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
-		{"answered with another order", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{{action: pay, payment: first, status: 200, got: order{ID: numbered(2).ID, Status: "paid"}}}, []results.Kind{results.Contradicted}},
-		{"answered paid with another status", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "pending")}, []results.Kind{results.Contradicted}},
-		{"answered due and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{due(first)}, []results.Kind{results.Contradicted}},
-		{"answered paid and due", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), due(first)}, []results.Kind{results.Contradicted}},
-		{"answered paid for both payments", "paid", &first, false, []string{"paid"}, statuses{first: "paid", second: "refund-due"}, []call{ok(pay, first, "paid"), ok(pay, second, "paid")}, []results.Kind{results.Contradicted}},
-		{"answered cancelled and paid", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(cancel, "", "cancelled"), ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
-		{"answered wrong status and cancelled", "cancelled", nil, false, []string{"cancelled"}, nil, []call{{action: cancel, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
-		{"paid without a payment", "paid", nil, false, []string{"paid"}, nil, nil, []results.Kind{results.Contradicted}},
-		{"cancelled without a call", "cancelled", nil, false, []string{"cancelled"}, nil, nil, []results.Kind{results.Contradicted}},
-		{"refunded without a call", "refunded", &first, true, []string{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
-		{"refunded without the restock", "refunded", &first, false, []string{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid"), restocked}, []results.Kind{results.Contradicted}},
-		{"refund refused", "paid", &first, false, []string{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: refund, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
-		{"order unknown", "expired", nil, false, []string{"expired"}, nil, []call{{action: cancel, status: 404, problem: "unknown-order"}}, []results.Kind{results.Contradicted}},
-		{"history ends early", "paid", &first, false, []string{"expired"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, []results.Kind{results.BadHistory}},
-		{"paid after cancellation", "paid", &first, false, []string{"cancelled", "paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, []results.Kind{results.BadHistory}},
-		{"expired after payment", "expired", nil, false, []string{"paid", "expired"}, nil, nil, []results.Kind{results.BadHistory}},
-		{"payment lost", "paid", &first, false, []string{"paid"}, nil, []call{ok(pay, first, "paid")}, []results.Kind{results.LostPayment}},
-		{"due payment lost", "cancelled", nil, false, []string{"cancelled"}, nil, []call{ok(cancel, "", "cancelled"), due(first)}, []results.Kind{results.LostPayment}},
-		{"due payment stored as paid", "expired", nil, false, []string{"expired"}, statuses{first: "paid"}, []call{due(first)}, []results.Kind{results.WrongPayment}},
-		{"refunded payment stored as paid", "refunded", &first, true, []string{"paid", "refunded"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), restocked}, []results.Kind{results.WrongPayment}},
-		{"payment that nobody reported", "expired", nil, false, []string{"expired"}, statuses{second: "refund-due"}, nil, []results.Kind{results.ExtraPayment}},
+		{"no final answer", "expired", nil, false, steps{"expired"}, nil, []call{{action: pay, payment: first}}, []results.Kind{results.Unanswered}},
+		{"no final answer and paid", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{{action: pay, payment: first}}, []results.Kind{results.Unanswered}},
+		{"answered paid and expired", "expired", nil, false, steps{"expired"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
+		{"answered with another order", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{{action: pay, payment: first, status: 200, got: order{ID: numbered(2).ID, Status: "paid"}}}, []results.Kind{results.Contradicted}},
+		{"answered paid with another status", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "pending")}, []results.Kind{results.Contradicted}},
+		{"answered due and paid", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{due(first)}, []results.Kind{results.Contradicted}},
+		{"answered paid and due", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), due(first)}, []results.Kind{results.Contradicted}},
+		{"answered paid for both payments", "paid", &first, false, steps{"paid"}, statuses{first: "paid", second: "refund-due"}, []call{ok(pay, first, "paid"), ok(pay, second, "paid")}, []results.Kind{results.Contradicted}},
+		{"answered cancelled and paid", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(cancel, "", "cancelled"), ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
+		{"answered wrong status and cancelled", "cancelled", nil, false, steps{"cancelled"}, nil, []call{{action: cancel, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
+		{"paid without a payment", "paid", nil, false, steps{"paid"}, nil, nil, []results.Kind{results.Contradicted}},
+		{"cancelled without a call", "cancelled", nil, false, steps{"cancelled"}, nil, nil, []results.Kind{results.Contradicted}},
+		{"refunded without a call", "refunded", &first, true, steps{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
+		{"refunded without the restock", "refunded", &first, false, steps{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid"), restocked}, []results.Kind{results.Contradicted}},
+		{"refund refused", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: refund, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
+		{"order unknown", "expired", nil, false, steps{"expired"}, nil, []call{{action: cancel, status: 404, problem: "unknown-order"}}, []results.Kind{results.Contradicted}},
+		{"history ends early", "paid", &first, false, steps{"expired"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, []results.Kind{results.BadHistory}},
+		{"paid after cancellation", "paid", &first, false, steps{"cancelled", "paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, []results.Kind{results.BadHistory}},
+		{"expired after payment", "expired", nil, false, steps{"paid", "expired"}, nil, nil, []results.Kind{results.BadHistory}},
+		{"payment lost", "paid", &first, false, steps{"paid"}, nil, []call{ok(pay, first, "paid")}, []results.Kind{results.LostPayment}},
+		{"due payment lost", "cancelled", nil, false, steps{"cancelled"}, nil, []call{ok(cancel, "", "cancelled"), due(first)}, []results.Kind{results.LostPayment}},
+		{"due payment stored as paid", "expired", nil, false, steps{"expired"}, statuses{first: "paid"}, []call{due(first)}, []results.Kind{results.WrongPayment}},
+		{"refunded payment stored as paid", "refunded", &first, true, steps{"paid", "refunded"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), restocked}, []results.Kind{results.WrongPayment}},
+		{"payment that nobody reported", "expired", nil, false, steps{"expired"}, statuses{second: "refund-due"}, nil, []results.Kind{results.ExtraPayment}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -137,13 +141,13 @@ func TestCheckEarly(t *testing.T) {
 	paid := []call{{action: pay, payment: payment, status: http.StatusOK, got: order{ID: id, Status: "paid"}}}
 	for _, test := range []struct {
 		name    string
-		history []string
+		history steps
 		calls   []call
 		want    []results.Kind
 	}{
-		{"expired", []string{"expired"}, nil, []results.Kind{results.ExpiredEarly}},
-		{"expired and revived", []string{"expired", "paid"}, paid, []results.Kind{results.ExpiredEarly}},
-		{"paid", []string{"paid"}, paid, nil},
+		{"expired", steps{"expired"}, nil, []results.Kind{results.ExpiredEarly}},
+		{"expired and revived", steps{"expired", "paid"}, paid, []results.Kind{results.ExpiredEarly}},
+		{"paid", steps{"paid"}, paid, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -178,7 +182,7 @@ func TestCheckUnknown(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			v, l := newTestLoad(t)
-			o := &storedOrder{order: numbered(1), history: []string{"expired"}}
+			o := &storedOrder{order: numbered(1), history: steps{"expired"}}
 			o.Status = "expired"
 			l.storeEnded(t, o)
 			for _, a := range test.answers {
@@ -209,13 +213,13 @@ func TestCheckClaims(t *testing.T) {
 			v, l := newTestLoad(t)
 			l.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, ?)", v.goods.coupon, v.buyers[0], test.claims)
 			for n := range test.paid {
-				o := &storedOrder{order: numbered(n + 1), history: []string{"paid"}, payments: make(map[string]string)}
-				o.Buyer, o.Status = v.buyers[0], "paid"
+				o := &storedOrder{order: numbered(n + 1), history: steps{"paid"}, payments: make(map[string]string)}
+				o.BuyerID, o.Status = v.buyers[0], "paid"
 				o.Lines = append(o.Lines, line{SKU: v.goods.coupon, Quantity: 1})
 				payment := paymentIDs(o.ID)[0]
 				o.payment, o.payments[payment] = &payment, "paid"
 				l.storeEnded(t, o)
-				v.rec.add(answer{outcome: accepted, status: 201, asked: o.order, order: o.order})
+				v.rec.add(answer{outcome: accepted, asked: o.order, order: o.order})
 				v.calls[o.ID] = []call{{action: pay, payment: payment, status: 200, got: o.order}}
 			}
 			expectFindings(t, v, test.want)
@@ -244,9 +248,9 @@ func TestCheckLimit(t *testing.T) {
 			v.PaymentWindow = 3 * time.Second
 			for n, at := range []time.Duration{time.Second, time.Second, test.at} {
 				o := numbered(n)
-				o.Buyer = v.buyers[0]
+				o.BuyerID = v.buyers[0]
 				o.Lines = append(o.Lines, line{SKU: v.goods.coupon, Quantity: 1})
-				v.rec.add(answer{at: at, took: 10 * time.Millisecond, outcome: accepted, asked: o, order: o})
+				v.rec.add(answer{Answer: load.Answer{Took: 10 * time.Millisecond}, at: at, outcome: accepted, asked: o, order: o})
 			}
 			if test.sent > 0 {
 				v.calls[numbered(0).ID] = []call{{action: cancel, sent: test.sent}}

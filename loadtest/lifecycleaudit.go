@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -20,9 +21,9 @@ type storedOrder struct {
 	order
 	payment   *string // ID of the payment that paid the order; nil: none
 	restocked bool
-	early     bool              // the order expired before its time
-	history   []string          // the statuses after the first
-	payments  map[string]string // status of each payment, by ID
+	early     bool                 // the order expired before its time
+	history   []client.OrderStatus // the statuses after the first
+	payments  map[string]string    // status of each payment, by ID
 }
 
 // holdsUnits reports whether the units of the order are cut.
@@ -74,19 +75,18 @@ func (v *lifecycleLoad) audit(ctx context.Context, r *results.Result, t terms) e
 
 // awaitRest waits until no order is pending any more. It gives up some time after the last order is
 // due to expire. The audit then finds the remaining orders.
-func (v *lifecycleLoad) awaitRest(ctx context.Context) error {
-	for deadline := time.Now().Add(v.PaymentWindow + restLimit); ; time.Sleep(50 * time.Millisecond) {
+func (v *lifecycleLoad) awaitRest(ctx context.Context) (err error) {
+	repeatUntil(ctx, v.PaymentWindow+restLimit, 50*time.Millisecond, func() bool {
 		var pending int64
-		err := v.sql.DB().WithContext(ctx).Raw(`SELECT COUNT(*) FROM order_lines
+		err = v.sql.DB().WithContext(ctx).Raw(`SELECT COUNT(*) FROM order_lines
 			JOIN orders ON orders.id = order_lines.order_id
 			WHERE order_lines.sku IN ? AND orders.status IN ('queued', 'pending')`, []string{v.goods.product, v.goods.coupon}).Row().Scan(&pending)
-		if err != nil {
-			return fmt.Errorf("counting pending orders of %s: %w", v.goods.product, err)
-		}
-		if pending == 0 || time.Now().After(deadline) {
-			return nil
-		}
+		return err != nil || pending == 0
+	})
+	if err != nil {
+		return fmt.Errorf("counting pending orders of %s: %w", v.goods.product, err)
 	}
+	return nil
 }
 
 // auditCounts compares orders, stock row and gate of one SKU. The product's counts become
@@ -124,7 +124,7 @@ func (v *lifecycleLoad) stored(ctx context.Context) (map[string]*storedOrder, er
 			id uuid.UUID
 			o  = &storedOrder{payments: make(map[string]string)}
 		)
-		err := rows.Scan(&id, &o.Buyer, &o.Status, &o.payment, &o.restocked)
+		err := rows.Scan(&id, &o.BuyerID, &o.Status, &o.payment, &o.restocked)
 		o.ID = id.String()
 		stored[o.ID] = o
 		return err
@@ -160,7 +160,7 @@ func (v *lifecycleLoad) addHistory(ctx context.Context, stored map[string]*store
 	return v.query(ctx, func(rows *sql.Rows) error {
 		var (
 			id     uuid.UUID
-			status string
+			status client.OrderStatus
 			early  bool
 		)
 		err := rows.Scan(&id, &status, &early)
@@ -209,7 +209,7 @@ func (v *lifecycleLoad) checkOrders(stored map[string]*storedOrder) {
 	unknown := make(map[string]int) // requests by buyer that may each have an order
 	for _, a := range v.rec.answers {
 		if a.unknown() {
-			unknown[a.asked.Buyer]++
+			unknown[a.asked.BuyerID]++
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(stored)) {
@@ -217,7 +217,7 @@ func (v *lifecycleLoad) checkOrders(stored map[string]*storedOrder) {
 		if _, known := promised[id]; known {
 			continue
 		}
-		if unknown[o.Buyer]--; unknown[o.Buyer] < 0 {
+		if unknown[o.BuyerID]--; unknown[o.BuyerID] < 0 {
 			v.rec.find(results.Unasked, o.String())
 		}
 		for _, kind := range o.check(nil) {
@@ -227,10 +227,10 @@ func (v *lifecycleLoad) checkOrders(stored map[string]*storedOrder) {
 }
 
 // ends are the statuses that an order may have at the end.
-var ends = []string{"paid", "cancelled", "expired", "refunded"}
+var ends = []client.OrderStatus{"paid", "cancelled", "expired", "refunded"}
 
 // followers lists the statuses that may follow a status.
-var followers = map[string][]string{
+var followers = map[client.OrderStatus][]client.OrderStatus{
 	"pending": {"paid", "cancelled", "expired"},
 	"expired": {"paid"},
 	"paid":    {"refunded"},
@@ -271,7 +271,7 @@ func (o *storedOrder) explainedBy(calls []call) bool {
 
 // allowed lists the statuses that an order may have in the answer 200 to an action. A payment that
 // paid its order is answered 200 even after a refund.
-var allowed = map[string][]string{pay: {"paid", "refunded"}, cancel: {"cancelled"}, refund: {"refunded"}}
+var allowed = map[string][]client.OrderStatus{pay: {"paid", "refunded"}, cancel: {"cancelled"}, refund: {"refunded"}}
 
 // contradicts reports whether the order contradicts the answer to the call.
 func (o *storedOrder) contradicts(c call) bool {
@@ -297,7 +297,7 @@ func (o *storedOrder) contradicts(c call) bool {
 // historyAllowed reports whether each status of the history may follow the previous one, and the
 // last status is the order's.
 func (o *storedOrder) historyAllowed() bool {
-	status := "pending"
+	status := client.OrderPending
 	for _, following := range o.history {
 		if !slices.Contains(followers[status], following) {
 			return false
@@ -343,7 +343,7 @@ func (v *lifecycleLoad) checkClaims(ctx context.Context, stored map[string]*stor
 	for _, o := range stored {
 		for _, line := range o.Lines {
 			if line.SKU == v.goods.coupon && o.holdsUnits() {
-				held[o.Buyer] += line.Quantity
+				held[o.BuyerID] += line.Quantity
 			}
 		}
 	}
@@ -379,12 +379,12 @@ func (v *lifecycleLoad) checkLimit() {
 		if a.outcome != accepted || len(a.asked.Lines) == 1 {
 			continue
 		}
-		until := a.at - a.took + v.PaymentWindow - windowMargin
+		until := a.at - a.Took + v.PaymentWindow - windowMargin
 		for _, c := range v.calls[a.order.ID] {
 			until = min(until, c.sent)
 		}
 		if until > a.at {
-			changes[a.asked.Buyer] = append(changes[a.asked.Buyer], change{a.at, 1}, change{until, -1})
+			changes[a.asked.BuyerID] = append(changes[a.asked.BuyerID], change{a.at, 1}, change{until, -1})
 		}
 	}
 	for _, buyer := range v.buyers {
@@ -403,7 +403,14 @@ func (v *lifecycleLoad) checkLimit() {
 // checkWindows checks that every 201 gave the order the payment window of the instances.
 func (v *lifecycleLoad) checkWindows() {
 	for _, a := range v.rec.answers {
-		if window := a.order.ExpiresAt.Sub(a.order.CreatedAt); a.outcome == accepted && window != v.PaymentWindow {
+		if a.outcome != accepted {
+			continue
+		}
+		var window time.Duration
+		if a.order.ExpiresAt != nil {
+			window = a.order.ExpiresAt.Sub(a.order.CreatedAt)
+		}
+		if window != v.PaymentWindow {
 			v.rec.find(results.WrongWindow, fmt.Sprintf("%v, after %v instead of %v", a.order, window, v.PaymentWindow))
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/commandline"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -112,10 +113,10 @@ func TestPercentiles(t *testing.T) {
 func TestAddTimes(t *testing.T) {
 	rec := newRecord()
 	for i := range 10 {
-		rec.add(answer{at: time.Duration(i+1) * 100 * time.Millisecond, took: time.Millisecond, outcome: accepted})
+		rec.add(answer{Answer: load.Answer{Took: time.Millisecond}, at: time.Duration(i+1) * 100 * time.Millisecond, outcome: accepted})
 	}
-	rec.add(answer{at: 5 * time.Second, took: 2 * time.Millisecond, outcome: refused})
-	rec.add(answer{at: 9 * time.Second, took: 9 * time.Second, outcome: failed})
+	rec.add(answer{Answer: load.Answer{Took: 2 * time.Millisecond}, at: 5 * time.Second, outcome: refused})
+	rec.add(answer{Answer: load.Answer{Took: 9 * time.Second}, at: 9 * time.Second, outcome: failed})
 	var r results.Result
 	addTimes(&r, rec)
 	if r.PerSecond != 10 || *r.P99 != 2 || len(r.Sales) != 10 {
@@ -423,7 +424,7 @@ func (s *shop) order(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.sold[sku]++
-	s.buyers, s.orders[o.ID] = append(s.buyers, o.Buyer), o
+	s.buyers, s.orders[o.ID] = append(s.buyers, o.BuyerID), o
 	answer, _ := json.Marshal(o) // cannot fail, because o was just decoded
 	if key != "" && !s.forgets {
 		s.keys[key] = answer

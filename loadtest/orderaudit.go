@@ -54,7 +54,7 @@ func (l *lab) sample(ctx context.Context, rec *record, a answer) {
 }
 
 // String names the order in findings.
-func (o order) String() string { return fmt.Sprintf("%q for buyer %q", o.ID, o.Buyer) }
+func (o order) String() string { return fmt.Sprintf("%q for buyer %q", o.ID, o.BuyerID) }
 
 // differs describes how got differs from o, or that got does not exist. The status counts only if o
 // has one; a request has none.
@@ -62,7 +62,7 @@ func (o order) differs(got order, found bool) results.Kind {
 	switch {
 	case !found:
 		return results.Missing
-	case got.Buyer != o.Buyer:
+	case got.BuyerID != o.BuyerID:
 		return results.OtherBuyer
 	case !slices.Equal(got.Lines, o.Lines):
 		return results.OtherLines
@@ -105,7 +105,7 @@ func promisedOrders(rec *record) map[string]order {
 			continue
 		}
 		if a.order.ID == "" || a.asked.differs(a.order, true) != "" {
-			rec.find(results.WrongAnswer, fmt.Sprintf("%v, requested by %q", a.order, a.asked.Buyer))
+			rec.find(results.WrongAnswer, fmt.Sprintf("%v, requested by %q", a.order, a.asked.BuyerID))
 		}
 		if a.order.ID == "" {
 			continue
@@ -127,7 +127,7 @@ func promisedOrders(rec *record) map[string]order {
 func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]order, sku string) error {
 	answers := make(map[string]answer, len(rec.answers))
 	for _, a := range rec.answers {
-		answers[a.asked.Buyer] = a
+		answers[a.asked.BuyerID] = a
 	}
 	stored, err := l.liveOrders(ctx, sku)
 	if err != nil {
@@ -136,23 +136,23 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 	served := make(map[string]bool) // buyers whose only request already has its order
 	for _, o := range stored {
 		if p, known := promised[o.ID]; known {
-			served[p.Buyer] = true
+			served[p.BuyerID] = true
 		}
 	}
 	for _, o := range stored {
 		if _, known := promised[o.ID]; known {
 			continue
 		}
-		a, asked := answers[o.Buyer]
+		a, asked := answers[o.BuyerID]
 		switch {
-		case served[o.Buyer]:
+		case served[o.BuyerID]:
 			rec.find(results.Doubled, o.String())
 		case !asked || a.outcome == accepted:
 			rec.find(results.Unasked, o.String())
 		case !a.unknown():
-			rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o, a.failure()))
+			rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o, a.Failure()))
 		default:
-			served[o.Buyer] = true
+			served[o.BuyerID] = true
 		}
 	}
 	return nil
@@ -165,7 +165,7 @@ func (l *lab) liveOrders(ctx context.Context, sku string) (stored []order, err e
 			id uuid.UUID
 			o  order
 		)
-		if err := rows.Scan(&id, &o.Buyer); err != nil {
+		if err := rows.Scan(&id, &o.BuyerID); err != nil {
 			return err
 		}
 		o.ID = id.String()
@@ -197,7 +197,7 @@ func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error
 			sku      *string
 			quantity *int64
 		)
-		if err := rows.Scan(&id, &o.Buyer, &o.Status, &sku, &quantity); err != nil {
+		if err := rows.Scan(&id, &o.BuyerID, &o.Status, &sku, &quantity); err != nil {
 			return err
 		}
 		o.ID = id.String()
@@ -230,7 +230,7 @@ func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]ord
 		readers.Go(func() error {
 			status, got := l.look(ctx, url, id)
 			kind := want.differs(got, status == http.StatusOK && got.ID == id)
-			if kind == "" && !want.ExpiresAt.IsZero() && !got.ExpiresAt.Equal(want.ExpiresAt) {
+			if kind == "" && want.ExpiresAt != nil && (got.ExpiresAt == nil || !got.ExpiresAt.Equal(*want.ExpiresAt)) {
 				kind = results.OtherExpiry
 			}
 			if kind != "" && kind != results.OtherExpiry && l.sql != nil {

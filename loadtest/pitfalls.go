@@ -112,7 +112,7 @@ func (s *pitfallSettings) run(ctx context.Context, args []string, stdout io.Writ
 		for i, p := range s.chosen {
 			running.Go(func() error {
 				defer close(done[i])
-				all[i] = p.Run(ctx, pitfall.Servers{Redis: s.Redis, MySQL: s.DB, ZooKeeper: s.ZooKeeper})
+				all[i] = p.Run(ctx, pitfall.Servers{pitfall.Redis: s.Redis, pitfall.MariaDB: s.DB, pitfall.ZooKeeper: s.ZooKeeper})
 				return nil
 			})
 		}

@@ -52,11 +52,11 @@ func (l *lab) followOne(ctx context.Context, rec *record, a *answer, url func(tr
 			a.outcome, a.order.Status = accepted, ""
 			rec.accepted.Add(1)
 			return
-		case status == http.StatusOK && got.Status == statusRefused:
+		case status == http.StatusOK && got.Status == client.OrderRefused:
 			a.outcome, a.order.Status = turnedDown, got.Status
 			rec.turnedDown.Add(1)
 			return
-		case status == http.StatusOK && got.Status != statusQueued:
+		case status == http.StatusOK && got.Status != client.OrderQueued:
 			a.outcome, a.order.Status = accepted, got.Status
 			rec.accepted.Add(1)
 			return

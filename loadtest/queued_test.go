@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -15,7 +16,7 @@ import (
 // answeredQueued returns the 202 to the request for the order.
 func answeredQueued(o order) answer {
 	a := answered(o, accepted, 202, "")
-	a.outcome, a.queued, a.order.Status = queued, true, statusQueued
+	a.outcome, a.order.Status = queued, client.OrderQueued
 	return a
 }
 
@@ -42,7 +43,7 @@ func TestFollow(t *testing.T) {
 			o, tries := numbered(1), 0
 			service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				got := o
-				got.Status = test.says[min(tries, len(test.says)-1)]
+				got.Status = client.OrderStatus(test.says[min(tries, len(test.says)-1)])
 				tries++
 				if got.Status == "" {
 					http.NotFound(w, r)
@@ -55,7 +56,7 @@ func TestFollow(t *testing.T) {
 			rec.add(answeredQueued(o))
 			if test.stored != "" {
 				stored := o
-				stored.Status = test.stored
+				stored.Status = client.OrderStatus(test.stored)
 				l.store(t, stored)
 			}
 			l.follow(t.Context(), rec, l.fleet)

@@ -20,12 +20,6 @@ const (
 	turnedDown = "turned down"
 )
 
-// Statuses of an order that was answered 202, until it is paid or cancelled.
-const (
-	statusQueued  = "queued"
-	statusRefused = "refused"
-)
-
 // Problem types of the service.
 const (
 	problemBusy        = "busy"
@@ -36,67 +30,49 @@ const (
 
 // answer is the record of one request.
 type answer struct {
+	load.Answer
 	at      time.Duration // time of arrival, since the start of the load
-	took    time.Duration
-	outcome string
-	status  int    // HTTP status; 0: no answer
-	problem string // last part of the problem type; without an answer, the cause
-	asked   order  // the order in the request
-	queued  bool   // the order was answered 202
-	order   order  // the order in a 201 or 202; follow updates its status
+	outcome string        // that of the Answer; follow replaces queued by the end of the order
+	asked   order         // the order in the request
+	order   order         // the order in a 201 or 202; follow updates its status
 }
 
-// order is an order in a request, in an answer or in a store.
-type order struct {
-	ID        string    `json:"id"`
-	Buyer     string    `json:"buyer_id"`
-	Status    string    `json:"status"`
-	Lines     []line    `json:"lines"`
-	CreatedAt time.Time `json:"created_at"` // copies from the ledger have no times
-	ExpiresAt time.Time `json:"expires_at"` // zero if the order does not expire
-}
+// order is an order in a request, in an answer or in a store. Copies from the ledger have no times.
+type order client.Order
 
 type line = client.Line
 
 // oneUnit returns the order of every buyer in a load test.
 func oneUnit(buyer, sku string) order {
-	return order{Buyer: buyer, Lines: []line{{SKU: sku, Quantity: 1}}}
+	return order{BuyerID: buyer, Lines: []line{{SKU: sku, Quantity: 1}}}
 }
 
 // request returns the request for the order.
 func (o order) request(key string) client.OrderRequest {
-	return client.OrderRequest{BuyerID: o.Buyer, Lines: o.Lines, Key: key}
+	return client.OrderRequest{BuyerID: o.BuyerID, Lines: o.Lines, Key: key}
 }
 
 // orderIn returns the order in an answer, or an empty one.
 func orderIn(a load.Answer) (o order) {
-	if a.Order == nil {
-		return o
-	}
-	o = order{ID: a.Order.ID, Buyer: a.Order.BuyerID, Status: string(a.Order.Status), Lines: a.Order.Lines, CreatedAt: a.Order.CreatedAt}
-	if a.Order.ExpiresAt != nil {
-		o.ExpiresAt = *a.Order.ExpiresAt
+	if a.Order != nil {
+		o = order(*a.Order)
 	}
 	return o
 }
 
-// read adds the service's answer to the record.
-func (a *answer) read(got load.Answer) {
-	a.outcome, a.status, a.problem, a.took, a.queued = got.Outcome(), got.Status, got.Problem, got.Took, got.Outcome() == queued
+// answerTo returns the record of the service's answer to a request for the order.
+func answerTo(asked order, got load.Answer) answer {
+	a := answer{Answer: got, outcome: got.Outcome(), asked: asked}
 	if a.outcome == accepted || a.outcome == queued {
 		a.order = orderIn(got) // the audit reports an order without an ID
 	}
+	return a
 }
 
 // unknown reports whether the order of a request may have been committed although no
 // answer named it. The outcome of an order that is still queued at the end is unknown too.
 func (a answer) unknown() bool {
-	return a.outcome == queued || a.outcome == failed && load.Answer{Status: a.status, Problem: a.problem}.Unknown()
-}
-
-// failure names a failure by its status and problem type.
-func (a answer) failure() string {
-	return load.Answer{Status: a.status, Problem: a.problem}.Failure()
+	return a.outcome == queued || a.outcome == failed && a.Unknown()
 }
 
 // maxAnswers bounds the record of one load.
@@ -144,8 +120,9 @@ func (r *record) add(a answer) (full bool) {
 		r.failed.Add(1)
 	}
 	if a.outcome == failed {
-		r.fail(a.failure())
+		r.fail(a.Failure())
 	}
+	a.Body, a.Order = nil, nil // nobody reads them any more, and there may be millions
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answers = append(r.answers, a)

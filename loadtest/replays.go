@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -74,10 +75,8 @@ func (p plan) again(n int) int {
 // sent is a request with its answer.
 type sent struct {
 	answer
-	n        int // number that selected the instance
-	plan     plan
-	text     []byte // body of the answer
-	replayed bool   // the answer is marked as a repetition of the first one
+	n    int // number that selected the instance
+	plan plan
 }
 
 // promised reports whether the answer names an order: it is a 201 or a 202.
@@ -85,12 +84,9 @@ func (s sent) promised() bool { return s.outcome == accepted || s.outcome == que
 
 // try sends a request for the order once, to the n-th instance.
 func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
-	s := sent{answer: answer{asked: asked}, n: n, plan: p}
 	got := l.client.Place(ctx, f.url(n), asked.request(p.key))
-	s.read(got)
-	s.text, s.replayed = got.Body, got.Replayed
 	rec.heard(got)
-	return s
+	return sent{answerTo(asked, got), n, p}
 }
 
 // place sends an order by its plan, except for a later repeat, and returns the answer that
@@ -112,7 +108,7 @@ func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked ord
 	}
 	if p.key != "" && first.outcome == failed && first.unknown() && retry.Sleep(ctx, load.FailurePause) == nil {
 		if second := l.try(ctx, rec, f, n+1, asked, p); second.promised() || second.outcome == refused {
-			second.took += first.took + load.FailurePause
+			second.Took += first.Took + load.FailurePause
 			return second
 		}
 	}
@@ -126,8 +122,8 @@ func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked ord
 // not marked as a repetition.
 func (r *record) pair(first, twin sent) sent {
 	switch {
-	case first.promised() && !(twin.promised() && first.replayed):
-	case twin.promised(), twin.outcome == failed && twin.unknown(), first.problem == problemInProgress: // the answer to the twin counts
+	case first.promised() && !(twin.promised() && first.Replayed):
+	case twin.promised(), twin.outcome == failed && twin.unknown(), first.Problem == problemInProgress: // the answer to the twin counts
 		first, twin = twin, first
 	}
 	if !first.promised() {
@@ -137,8 +133,8 @@ func (r *record) pair(first, twin sent) sent {
 	switch {
 	case twin.promised():
 		r.compare(first, twin)
-	case twin.outcome == failed && twin.problem != problemInProgress:
-		r.fail("repeat: " + twin.failure())
+	case twin.outcome == failed && twin.Problem != problemInProgress:
+		r.fail("repeat: " + twin.Failure())
 		r.repeatsFailed.Add(1)
 	}
 	return first
@@ -155,9 +151,9 @@ func (l *lab) repeat(ctx context.Context, rec *record, f *fleet, first sent) {
 	rec.repeats.Add(1)
 	switch {
 	case second.outcome == failed:
-		rec.fail("repeat: " + second.failure())
+		rec.fail("repeat: " + second.Failure())
 		rec.repeatsFailed.Add(1)
-	case first.queued && !second.repeats(first) && l.wasTurnedDown(ctx, f.url(n), first.order.ID):
+	case first.Outcome() == queued && !second.repeats(first) && l.wasTurnedDown(ctx, f.url(n), first.order.ID):
 		second.at = time.Since(rec.start) // the key was free again, so this is another order
 		if second.promised() {
 			rec.add(second.answer)
@@ -170,12 +166,12 @@ func (l *lab) repeat(ctx context.Context, rec *record, f *fleet, first sent) {
 // wasTurnedDown reports whether the service says that a queued order was refused.
 func (l *lab) wasTurnedDown(ctx context.Context, url, id string) bool {
 	status, got := l.look(ctx, url, id)
-	return status == http.StatusOK && got.Status == statusRefused
+	return status == http.StatusOK && got.Status == client.OrderRefused
 }
 
 // repeats reports whether the answer is a repetition of the first one, byte for byte.
 func (s sent) repeats(first sent) bool {
-	return s.replayed && s.status == first.status && bytes.Equal(s.text, first.text)
+	return s.Replayed && s.Status == first.Status && bytes.Equal(s.Body, first.Body)
 }
 
 // compare checks that the second answer to a key repeats the first one.
@@ -183,11 +179,11 @@ func (r *record) compare(first, second sent) {
 	if second.repeats(first) {
 		return
 	}
-	got := fmt.Sprintf("%d %s", second.status, second.problem)
+	got := fmt.Sprintf("%d %s", second.Status, second.Problem)
 	if second.promised() {
-		got = fmt.Sprintf("%d with %v", second.status, second.order)
+		got = fmt.Sprintf("%d with %v", second.Status, second.order)
 	}
-	r.find(results.OtherReplay, fmt.Sprintf("%v under key %q, then %s, marked as a repetition: %t", first.order, first.plan.key, got, second.replayed))
+	r.find(results.OtherReplay, fmt.Sprintf("%v under key %q, then %s, marked as a repetition: %t", first.order, first.plan.key, got, second.Replayed))
 }
 
 // buyer is a client of the crowd: it sends one order after the other, and repeats.

@@ -276,7 +276,7 @@ func TestExcess(t *testing.T) {
 func TestWaitForExpiry(t *testing.T) {
 	t.Parallel()
 	o := &owner{lifecycleLoad: &lifecycleLoad{lab: &lab{settings: settings{PaymentWindow: time.Millisecond}}}, random: rand.New(rand.NewPCG(1, 1)), answered: time.Now()}
-	o.order.ExpiresAt = time.Now().Add(time.Hour)
+	o.order.ExpiresAt = new(time.Now().Add(time.Hour))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if o.waitForExpiry(ctx, 0, time.Millisecond); ctx.Err() != nil {
@@ -291,7 +291,7 @@ func TestCheckWindows(t *testing.T) {
 		v := &lifecycleLoad{lab: &lab{settings: settings{PaymentWindow: time.Second}}, rec: newRecord()}
 		o := numbered(1)
 		o.CreatedAt = time.Now()
-		o.ExpiresAt = o.CreatedAt.Add(window)
+		o.ExpiresAt = new(o.CreatedAt.Add(window))
 		v.rec.add(answer{outcome: accepted, order: o})
 		v.rec.add(answer{outcome: refused})
 		v.checkWindows()
@@ -305,10 +305,10 @@ func TestCheckWindows(t *testing.T) {
 func TestReadBackExpiry(t *testing.T) {
 	t.Parallel()
 	o := numbered(1)
-	o.ExpiresAt = time.Now().Round(0)
+	o.ExpiresAt = new(time.Now().Round(0))
 	for later, want := range map[time.Duration]int{0: 0, time.Second: 1} {
 		got := o
-		got.ExpiresAt = o.ExpiresAt.Add(later).UTC()
+		got.ExpiresAt = new(o.ExpiresAt.Add(later).UTC())
 		text, err := json.Marshal(got)
 		if err != nil {
 			t.Fatal(err)

@@ -18,8 +18,8 @@ func addTimes(r *results.Result, rec *record) {
 		if a.outcome == failed {
 			continue
 		}
-		times = append(times, a.took)
-		if a.outcome == accepted || a.queued {
+		times = append(times, a.Took)
+		if a.outcome == accepted || a.Outcome() == queued {
 			last = max(last, a.at)
 			r.Sales = append(r.Sales, a.at.Seconds())
 		}

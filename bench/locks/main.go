@@ -90,26 +90,27 @@ func (c cell) key() string {
 	return c.contestant.backend + " " + c.arrangement.name + " " + c.contestant.name
 }
 
-// cells returns everything that the run measures, in the order of the tables.
-func (s settings) cells() (cells []cell) {
+// tables returns the rows of each table. A table may have none.
+func (s settings) tables() (tables [][]cell) {
 	for _, backend := range s.Backends {
 		for _, arrangement := range s.Arrangements {
-			cells = append(cells, rows(backend, arrangement)...)
+			tables = append(tables, rows(backend, arrangement))
 		}
 	}
-	return cells
+	return tables
 }
+
+// cells returns everything that the run measures, in the order of the tables.
+func (s settings) cells() []cell { return slices.Concat(s.tables()...) }
 
 // turns yields the cells table by table. The contestants of a table alternate: turns yields all of
 // them for one round, then for the next. Rounds count from 0.
 func (s settings) turns() iter.Seq2[int, cell] {
 	return func(yield func(int, cell) bool) {
-		for _, backend := range s.Backends {
-			for _, arrangement := range s.Arrangements {
-				for round, c := range measure.Interleaved(s.Rounds, rows(backend, arrangement)) {
-					if !yield(round, c) {
-						return
-					}
+		for _, rows := range s.tables() {
+			for round, c := range measure.Interleaved(s.Rounds, rows) {
+				if !yield(round, c) {
+					return
 				}
 			}
 		}

@@ -47,11 +47,9 @@ func write(w io.Writer, s settings, samples map[string][]sample) error {
 		}
 		medians[c.key()] = m
 	}
-	for _, backend := range s.Backends {
-		for _, arrangement := range s.Arrangements {
-			if cells := rows(backend, arrangement); len(cells) > 0 {
-				writeTable(w, cells, medians)
-			}
+	for _, rows := range s.tables() {
+		if len(rows) > 0 {
+			writeTable(w, rows, medians)
 		}
 	}
 	var err error

@@ -29,7 +29,6 @@ import (
 var timed = map[string]string{
 	"internal/testenv/await.go Poll":      "the one bound, and the pauses between two checks",
 	"internal/testenv/await.go Dither":    "the work of a client or of a holder: no test depends on its length",
-	"internal/testenv/wire.go write":      "the delay of a network",
 	"internal/faults/faults.go later":     "a part of the fault: a statement that arrives late",
 	"internal/faults/redis.go fail":       "a part of the fault: the client's own timeout",
 	"loadtest/loadtest_test.go ServeHTTP": "the time that a service takes for an order is what open loads measure",

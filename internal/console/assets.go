@@ -76,7 +76,7 @@ func assets() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		file, known := loaded[strings.TrimPrefix(r.URL.Path, "/console/assets/")]
 		if !known {
-			problem(w, http.StatusNotFound, "not-found", "Not found", "There is no such path.")
+			WriteProblem(w, http.StatusNotFound, "not-found", "Not found", "There is no such path.")
 			return
 		}
 		file.serve(w, r)

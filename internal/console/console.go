@@ -99,17 +99,25 @@ func (c *Console) Run(ctx context.Context) { c.feed.run(ctx) }
 // page knows the event "rush". Publish does not wait for readers.
 func (c *Console) Publish(name string, data any) { c.feed.publish(name, data) }
 
-// problem answers with a problem document.
-func problem(w http.ResponseWriter, status int, name, title, detail string) {
-	writeJSON(w, status, "application/problem+json", struct {
-		Type   string `json:"type"`
-		Title  string `json:"title"`
-		Status int    `json:"status"`
-		Detail string `json:"detail"`
-	}{"/problems/" + name, title, status, detail})
+// FieldError says what is wrong with one field of a request.
+type FieldError struct {
+	Field  string `json:"field"`
+	Detail string `json:"detail"`
 }
 
-func writeJSON(w http.ResponseWriter, status int, mediaType string, v any) {
+// WriteProblem answers with a problem document as the API does.
+func WriteProblem(w http.ResponseWriter, status int, name, title, detail string, wrong ...FieldError) {
+	WriteJSON(w, status, "application/problem+json", struct {
+		Type   string       `json:"type"`
+		Title  string       `json:"title"`
+		Status int          `json:"status"`
+		Detail string       `json:"detail"`
+		Errors []FieldError `json:"errors,omitempty"`
+	}{"/problems/" + name, title, status, detail, wrong})
+}
+
+// WriteJSON answers with v, which must not be cached.
+func WriteJSON(w http.ResponseWriter, status int, mediaType string, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // our own types can always be encoded

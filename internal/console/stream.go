@@ -67,14 +67,14 @@ func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
 	v := view{prefix: stock.SKU(query.Get("sku")), from: stock.SKU(query.Get("from"))}
 	for _, sku := range []stock.SKU{v.prefix, v.from} {
 		if sku != "" && !stock.ValidID(string(sku)) {
-			problem(w, http.StatusUnprocessableEntity, "invalid", "Invalid request", "sku and from must be the beginning of a SKU.")
+			WriteProblem(w, http.StatusUnprocessableEntity, "invalid", "Invalid request", "sku and from must be the beginning of a SKU.")
 			return
 		}
 	}
 	s := newStream(v, http.NewResponseController(w))
 	if !f.open(s, r.Header.Get("Last-Event-ID")) {
 		w.Header().Set("Retry-After", "5")
-		problem(w, http.StatusServiceUnavailable, "busy", "Busy", "Too many consoles are open, or the service is stopping.")
+		WriteProblem(w, http.StatusServiceUnavailable, "busy", "Busy", "Too many consoles are open, or the service is stopping.")
 		return
 	}
 	defer f.close(s)

@@ -49,18 +49,15 @@ func Serve(t T, pkg string, args ...string) *APIServer {
 func ServeFile(t T, file string, args ...string) *APIServer {
 	t.Helper()
 	s := StartFile(t, file, args...)
-	err := await(maxStart, func(ctx context.Context) error {
-		if err := s.process.running(); err != nil {
-			return finalError{err}
-		}
+	s.answers = func(ctx context.Context) error {
 		found := listening.FindStringSubmatch(s.Output())
 		if found == nil {
 			return errors.New("it has not printed its address")
 		}
 		s.url = found[1]
 		return healthy(ctx, anyCertificate, s.url+"/readyz")
-	})
-	check(t, path.Base(file), err)
+	}
+	check(t, path.Base(file), s.awaitAnswer())
 	return s
 }
 
@@ -80,7 +77,7 @@ func StartFile(t T, file string, args ...string) *APIServer {
 	s := &APIServer{Server: newServer(name, folder, append([]string{file, "--listen", "127.0.0.1:0"}, args...))}
 	s.process.piped = true
 	check(t, name, s.process.start())
-	t.Cleanup(s.process.end)
+	t.Cleanup(s.end)
 	return s
 }
 

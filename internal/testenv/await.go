@@ -49,7 +49,7 @@ func Poll(patience time.Duration, try func() error) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, maxPoll) {
 		last := time.Now().After(deadline)
 		err := try()
-		if err == nil || last {
+		if err == nil || last || errors.As(err, new(finalError)) {
 			return err
 		}
 		time.Sleep(pause)

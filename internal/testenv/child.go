@@ -108,7 +108,7 @@ func (c *Child) Close() error {
 	if _, err := c.process.wait(maxExit); err != nil {
 		return errors.Join(err, c.process.kill())
 	}
-	return c.process.kill() // if the process has ended, kill only records that
+	return nil
 }
 
 // End kills the child, if it still runs, and closes it.

@@ -165,7 +165,6 @@ type DatabaseServer struct {
 	Server
 	admin string // URL of the administrator, without a database
 	url   string
-	port  *port
 }
 
 // OwnMariaDB starts a MariaDB for this test, with its default durability and
@@ -191,9 +190,8 @@ func OwnPostgres18(t T, args ...string) *DatabaseServer {
 // startOwn starts a database server that ends with the test.
 func startOwn(t T, kind string, start func(args ...string) (*DatabaseServer, error), args []string) *DatabaseServer {
 	t.Helper()
-	s, err := start(args...)
-	check(t, kind, err)
-	t.Cleanup(s.discard)
+	s := own(t, kind, func() (*DatabaseServer, error) { return start(args...) })
+	var err error
 	s.url, err = createDatabase(s.admin)
 	check(t, kind, err)
 	return s
@@ -249,7 +247,7 @@ func newMariaDB(args ...string) (*DatabaseServer, error) {
 		"--character-set-server=utf8mb4", "--max-connections=400",
 	}, args...)
 	s := &DatabaseServer{
-		Server: newServer("MariaDB", folder, args), port: port, admin: "mysql://root@" + port.addr(),
+		Server: newServer("MariaDB", folder, args, port), admin: "mysql://root@" + port.addr(),
 	}
 	s.process.owner = owner
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
@@ -288,7 +286,7 @@ func newPostgres(path, folder string, port *port, owner *owner, args ...string) 
 		"-c", "dynamic_shared_memory_type=mmap", // in the data folder, because in /dev/shm a killed server would leave it behind
 	}, args...)
 	s := &DatabaseServer{
-		Server: newServer("PostgreSQL", folder, args), port: port, admin: "postgres://postgres@" + port.addr(),
+		Server: newServer("PostgreSQL", folder, args, port), admin: "postgres://postgres@" + port.addr(),
 	}
 	s.process.owner = owner
 	s.process.endSignal = syscall.SIGINT // after SIGKILL its children would keep running
@@ -406,7 +404,7 @@ func dropDatabase(admin, dbURL string) error {
 
 // onDatabase runs one statement on the server at the URL.
 func onDatabase(ctx context.Context, admin, statement string) error {
-	driver, source, err := dataSource(admin)
+	driver, source, err := DataSource(admin)
 	if err != nil {
 		return err
 	}
@@ -421,9 +419,10 @@ func onDatabase(ctx context.Context, admin, statement string) error {
 	return err
 }
 
-// dataSource returns the driver for the URL and the URL in the driver's notation.
-func dataSource(admin string) (driver, source string, err error) {
-	u, err := url.Parse(admin)
+// DataSource returns the driver of database/sql for the URL of a database, and the URL in the
+// driver's notation.
+func DataSource(dbURL string) (driver, source string, err error) {
+	u, err := url.Parse(dbURL)
 	if err != nil {
 		return "", "", err
 	}
@@ -440,12 +439,5 @@ func dataSource(admin string) (driver, source string, err error) {
 	if password, ok := u.User.Password(); ok {
 		user += ":" + password
 	}
-	return "mysql", fmt.Sprintf("%s@tcp(%s)/", user, u.Host), nil
-}
-
-// discard ends the server and removes its data at once, because they may be large.
-func (s *DatabaseServer) discard() {
-	s.process.end()
-	s.port.release()
-	os.RemoveAll(filepath.Dir(s.process.log))
+	return "mysql", fmt.Sprintf("%s@tcp(%s)/%s", user, u.Host, strings.TrimPrefix(u.Path, "/")), nil
 }

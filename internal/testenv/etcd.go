@@ -20,14 +20,14 @@ func Etcd(t T) string {
 // EtcdServer is an etcd. Its data and leases survive Restart.
 type EtcdServer struct {
 	Server
-	name       string
-	port, peer *port
+	name string
+	peer *port
 }
 
 // OwnEtcd starts an etcd for this test.
 func OwnEtcd(t T) *EtcdServer {
 	t.Helper()
-	return ownEtcd(t, "")
+	return own(t, "etcd", func() (*EtcdServer, error) { return startEtcd("") })
 }
 
 // OwnTLSEtcd starts an etcd for this test that takes encrypted connections only, from
@@ -38,19 +38,12 @@ func OwnTLSEtcd(t T) (s *EtcdServer, cert, key string) {
 	folder, err := env.newFolder("etcd-tls")
 	check(t, "etcd with TLS", err)
 	check(t, "etcd with TLS", writeCertificate(folder))
-	return ownEtcd(t, folder), filepath.Join(folder, certFile), filepath.Join(folder, keyFile)
-}
-
-func ownEtcd(t T, tlsFolder string) *EtcdServer {
-	t.Helper()
-	s, err := startEtcd(tlsFolder)
-	check(t, "etcd", err)
-	t.Cleanup(s.end)
-	return s
+	s = own(t, "etcd with TLS", func() (*EtcdServer, error) { return startEtcd(folder) })
+	return s, filepath.Join(folder, certFile), filepath.Join(folder, keyFile)
 }
 
 // Addr returns host:port.
-func (s *EtcdServer) Addr() string { return s.port.addr() }
+func (s *EtcdServer) Addr() string { return s.addr() }
 
 // OwnEtcdCluster starts a cluster of three etcds for this test. It survives the loss of
 // one of them. args are further arguments for each.
@@ -58,9 +51,7 @@ func OwnEtcdCluster(t T, args ...string) []*EtcdServer {
 	t.Helper()
 	var members []*EtcdServer
 	for n := range 3 {
-		member, err := newEtcd(fmt.Sprintf("n%d", n+1), "")
-		check(t, "etcd", err)
-		t.Cleanup(member.end)
+		member := own(t, "etcd", func() (*EtcdServer, error) { return newEtcd(fmt.Sprintf("n%d", n+1), "") })
 		member.process.args = append(member.process.args, args...)
 		members = append(members, member)
 	}
@@ -96,17 +87,17 @@ func newEtcd(name, tlsFolder string) (*EtcdServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &EtcdServer{name: name, port: port}
+	s := &EtcdServer{name: name}
 	if s.peer, err = newPort(); err != nil {
 		return nil, err
 	}
-	client, peer := s.url(), s.peerURL()
+	client, peer := "http://"+port.addr(), s.peerURL()
 	var security []string
 	visitor := http.DefaultClient
 	if tlsFolder != "" {
 		cert, key := filepath.Join(tlsFolder, certFile), filepath.Join(tlsFolder, keyFile)
 		security = []string{"--cert-file", cert, "--key-file", key, "--trusted-ca-file", cert, "--client-cert-auth"}
-		client = "https://" + s.port.addr()
+		client = "https://" + port.addr()
 		if visitor, err = tlsVisitor(cert, key); err != nil {
 			return nil, err
 		}
@@ -115,7 +106,7 @@ func newEtcd(name, tlsFolder string) (*EtcdServer, error) {
 		path, "--name", name, "--data-dir", filepath.Join(folder, "data"),
 		"--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-	}, security...))
+	}, security...), port, s.peer)
 	s.answers = func(ctx context.Context) error { return healthy(ctx, visitor, client+"/health") }
 	return s, nil
 }
@@ -129,19 +120,11 @@ func (s *EtcdServer) joins(members []*EtcdServer) {
 	s.process.args = append(s.process.args, "--initial-cluster", strings.Join(peers, ","))
 }
 
-func (s *EtcdServer) url() string { return "http://" + s.port.addr() }
-
 func (s *EtcdServer) peerURL() string { return "http://" + s.peer.addr() }
-
-func (s *EtcdServer) end() {
-	s.process.end()
-	s.port.release()
-	s.peer.release()
-}
 
 // Leads reports whether the etcd answers and is the leader of its cluster.
 func (s *EtcdServer) Leads(ctx context.Context) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url()+"/v3/maintenance/status", strings.NewReader("{}"))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.Addr()+"/v3/maintenance/status", strings.NewReader("{}"))
 	if err != nil {
 		return false
 	}

@@ -35,9 +35,7 @@ func OwnGalera(t T) []*DatabaseServer {
 		if n == 0 {
 			args = append(args, "--wsrep-new-cluster")
 		}
-		node, err := startMariaDB(args...)
-		check(t, "Galera", err)
-		t.Cleanup(node.discard)
+		node := own(t, "Galera", func() (*DatabaseServer, error) { return startMariaDB(args...) })
 		check(t, "Galera", await(maxStart, func(ctx context.Context) error { return node.joined(ctx, n+1) }))
 		nodes[n] = node
 	}

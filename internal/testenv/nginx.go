@@ -23,11 +23,7 @@ var (
 )
 
 // NginxServer is one nginx with Lua.
-type NginxServer struct {
-	Server
-	folder string
-	port   *port
-}
+type NginxServer struct{ Server }
 
 // OwnNginx starts an nginx for this test, in a folder with these files, by path.
 // nginx.conf must be one of them. OwnNginx adds site/modules.conf, which
@@ -36,17 +32,11 @@ type NginxServer struct {
 // additional variables as NAME=value.
 func OwnNginx(t T, files map[string]string, environment ...string) *NginxServer {
 	t.Helper()
-	s, err := startNginx(files, environment)
-	check(t, "nginx", err)
-	t.Cleanup(func() {
-		s.process.end()
-		s.port.release()
-	})
-	return s
+	return own(t, "nginx", func() (*NginxServer, error) { return startNginx(files, environment) })
 }
 
 // URL returns http://host:port.
-func (s *NginxServer) URL() string { return "http://" + s.port.addr() }
+func (s *NginxServer) URL() string { return "http://" + s.addr() }
 
 // Folder returns the folder with the server's files.
 func (s *NginxServer) Folder() string { return s.folder }
@@ -90,9 +80,9 @@ func startNginx(files map[string]string, environment []string) (*NginxServer, er
 	if err := write("site/modules.conf", modules); err != nil {
 		return nil, err
 	}
-	s := &NginxServer{folder: folder, port: port, Server: newServer("nginx", folder, []string{
+	s := &NginxServer{newServer("nginx", folder, []string{
 		path, "-p", folder, "-c", filepath.Join(folder, "nginx.conf"), "-e", "stderr", "-g", "daemon off;",
-	})}
+	}, port)}
 	s.process.endSignal = syscall.SIGTERM // after SIGKILL its workers would keep running
 	s.process.env = slices.Concat(os.Environ(), environment)
 	s.answers = func(ctx context.Context) error {

@@ -48,7 +48,6 @@ watchdog: {mode: "off"}
 type PatroniNode struct {
 	*DatabaseServer // process of Patroni; the PostgreSQL is not a child of it
 	data            string
-	rest            *port
 }
 
 // OwnPatroni starts an etcd for this test, and two nodes: a primary and a synchronous
@@ -58,10 +57,7 @@ func OwnPatroni(t T) (primary, standby *PatroniNode) {
 	etcd := OwnEtcd(t)
 	nodes := make([]*PatroniNode, 2)
 	for n := range nodes {
-		var err error
-		nodes[n], err = newPatroniNode(n, etcd.Addr())
-		check(t, "Patroni", err)
-		t.Cleanup(nodes[n].discard)
+		nodes[n] = own(t, "Patroni", func() (*PatroniNode, error) { return newPatroniNode(n, etcd.Addr()) })
 		check(t, "Patroni", nodes[n].start())
 	}
 	primary, standby = nodes[0], nodes[1] // the first node must initialise the cluster before the other starts
@@ -71,7 +67,7 @@ func OwnPatroni(t T) (primary, standby *PatroniNode) {
 	dbURL, err := createDatabase(primary.admin)
 	check(t, "Patroni", err)
 	for _, node := range nodes {
-		node.url = strings.Replace(dbURL, primary.port.addr(), node.port.addr(), 1)
+		node.url = strings.Replace(dbURL, primary.addr(), node.addr(), 1)
 	}
 	return primary, standby
 }
@@ -104,8 +100,8 @@ func newPatroniNode(n int, etcd string) (*PatroniNode, error) {
 		return nil, err
 	}
 	node := &PatroniNode{
-		DatabaseServer: &DatabaseServer{Server: newServer("Patroni", folder, []string{path, config}), port: address, admin: "postgres://postgres@" + address.addr()},
-		data:           filepath.Join(folder, "data"), rest: rest,
+		DatabaseServer: &DatabaseServer{Server: newServer("Patroni", folder, []string{path, config}, address, rest), admin: "postgres://postgres@" + address.addr()},
+		data:           filepath.Join(folder, "data"),
 	}
 	node.process.owner = owner
 	node.process.endSignal = syscall.SIGTERM // on SIGTERM, Patroni stops its PostgreSQL
@@ -134,18 +130,7 @@ func (n *PatroniNode) killPostgres() error {
 	if command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id)); !strings.Contains(string(command), n.data) {
 		return nil // PostgreSQL has ended, and another process may have its ID
 	}
-	ids := append([]int{id}, descendants(id)...)
-	for _, id := range ids {
-		_ = syscall.Kill(id, syscall.SIGKILL)
-	}
-	return Poll(maxExit, func() error {
-		for _, id := range ids {
-			if !ended(id) {
-				return fmt.Errorf("process %d of PostgreSQL has not ended %v after SIGKILL", id, maxExit)
-			}
-		}
-		return nil
-	})
+	return killAll("PostgreSQL", WithDescendants(id))
 }
 
 // AcceptsWrites reports whether the node's PostgreSQL is a primary.
@@ -160,10 +145,9 @@ func (n *PatroniNode) Promoted() time.Time {
 	return file.ModTime()
 }
 
-// discard ends the node and removes its data.
-func (n *PatroniNode) discard() {
+// end ends the node and removes its data.
+func (n *PatroniNode) end() {
 	_ = n.process.kill()
 	_ = n.killPostgres()
-	n.rest.release()
-	n.DatabaseServer.discard()
+	n.DatabaseServer.end()
 }

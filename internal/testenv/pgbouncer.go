@@ -39,7 +39,6 @@ func startPgBouncer(t T, dbURL string, settings []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	t.Cleanup(port.release)
 	server := fmt.Sprintf("host=%s port=%s user=%s", u.Hostname(), u.Port(), u.User.Username())
 	if password, ok := u.User.Password(); ok {
 		server += " password=" + password
@@ -53,11 +52,11 @@ func startPgBouncer(t T, dbURL string, settings []string) (string, error) {
 	if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 		return "", err
 	}
-	s := newServer("PgBouncer", folder, []string{path, config})
+	s := newServer("PgBouncer", folder, []string{path, config}, port)
 	s.process.owner, s.process.endSignal = owner, syscall.SIGKILL
 	admin := "postgres://pgbouncer@" + port.addr() + "/pgbouncer?sslmode=disable&default_query_exec_mode=simple_protocol"
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, admin, "SHOW VERSION") }
-	t.Cleanup(s.process.end)
+	t.Cleanup(s.end)
 	u.Host = port.addr()
 	return u.String(), s.start()
 }

@@ -106,6 +106,7 @@ func (p *process) start() error {
 	p.exited, p.stopped = make(chan struct{}), nil
 	go func(cmd *exec.Cmd, exited chan<- struct{}) {
 		_ = cmd.Wait() // cmd.ProcessState has the result
+		env.ended(p)
 		close(exited)
 	}(p.cmd, p.exited)
 	return nil
@@ -129,14 +130,10 @@ func (p *process) wait(limit time.Duration) (exitCode int, err error) {
 	p.mu.Lock()
 	cmd, exited := p.cmd, p.exited
 	p.mu.Unlock()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-exited:
-		return cmd.ProcessState.ExitCode(), nil
-	case <-timer.C:
-		return 0, fmt.Errorf("%s has not ended after %v: %s", p.name, limit, p.tail())
+	if err := p.waitEnded(exited, limit); err != nil {
+		return 0, err
 	}
+	return cmd.ProcessState.ExitCode(), nil
 }
 
 // pid returns the program's process ID.
@@ -155,18 +152,23 @@ func (p *process) kill() error {
 		return nil
 	}
 	// Kill the parent first, because it must not react to the end of its children.
-	ids := append([]int{p.cmd.Process.Pid}, descendants(p.cmd.Process.Pid)...)
+	ids := WithDescendants(p.cmd.Process.Pid)
 	_ = p.cmd.Process.Kill()
-	for _, id := range ids[1:] {
-		_ = syscall.Kill(id, syscall.SIGKILL)
-	}
-	if err := p.waitEnded(maxExit); err != nil {
+	if err := p.waitEnded(p.exited, maxExit); err != nil {
 		return err
 	}
+	return killAll(p.name, ids[1:])
+}
+
+// killAll ends processes with SIGKILL and waits until they have ended.
+func killAll(name string, ids []int) error {
+	for _, id := range ids {
+		_ = syscall.Kill(id, syscall.SIGKILL)
+	}
 	return Poll(maxExit, func() error { // they are not children of this process, so no event signals their end
-		for _, id := range ids[1:] {
+		for _, id := range ids {
 			if !ended(id) {
-				return fmt.Errorf("process %d of %s has not ended %v after SIGKILL", id, p.name, maxExit)
+				return fmt.Errorf("process %d of %s has not ended %v after SIGKILL", id, name, maxExit)
 			}
 		}
 		return nil
@@ -182,7 +184,7 @@ func (p *process) end() {
 		for _, id := range p.stopped {
 			_ = syscall.Kill(id, syscall.SIGCONT)
 		}
-		_ = p.waitEnded(5 * time.Second)
+		_ = p.waitEnded(p.exited, 5*time.Second)
 	}
 	p.mu.Unlock()
 	_ = p.kill()
@@ -195,24 +197,21 @@ func (p *process) hasEnded() bool {
 	}
 	select {
 	case <-p.exited:
-		env.ended(p)
 		return true
 	default:
 		return false
 	}
 }
 
-// waitEnded waits until the program has ended, for limit at most. The caller holds
-// mu.
-func (p *process) waitEnded(limit time.Duration) error {
+// waitEnded waits until exited is closed, for limit at most.
+func (p *process) waitEnded(exited <-chan struct{}, limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-p.exited:
-		env.ended(p)
+	case <-exited:
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("%s has not ended after %v", p.name, limit)
+		return fmt.Errorf("%s has not ended after %v: %s", p.name, limit, p.tail())
 	}
 }
 
@@ -229,7 +228,7 @@ func (p *process) stop() error {
 		return err
 	}
 	p.stopped = []int{p.cmd.Process.Pid}
-	for _, id := range descendants(p.cmd.Process.Pid) {
+	for _, id := range WithDescendants(p.cmd.Process.Pid)[1:] {
 		if err := stopOne(id); err == nil {
 			p.stopped = append(p.stopped, id)
 		}

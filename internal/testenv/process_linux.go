@@ -13,9 +13,9 @@ import (
 // that started it ends. The setting is lost if the process changes its user.
 func dieWithParent(a *syscall.SysProcAttr, s syscall.Signal) { a.Pdeathsig = s }
 
-// descendants returns the IDs of the children of process id, of their children
-// and so on.
-func descendants(id int) []int {
+// WithDescendants returns these process IDs, followed by those of the children of the processes, of
+// their children and so on.
+func WithDescendants(ids ...int) []int {
 	parents := make(map[int]int)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, stat := range stats {
@@ -27,15 +27,14 @@ func descendants(id int) []int {
 			parents[child], _ = strconv.Atoi(string(fields[1]))
 		}
 	}
-	found := []int{id}
-	for i := 0; i < len(found); i++ {
+	for i := 0; i < len(ids); i++ { // ids grows during the loop
 		for child, parent := range parents {
-			if parent == found[i] && !slices.Contains(found, child) {
-				found = append(found, child)
+			if parent == ids[i] && !slices.Contains(ids, child) {
+				ids = append(ids, child)
 			}
 		}
 	}
-	return found[1:]
+	return ids
 }
 
 // statFields returns the fields of a stat file, beginning with the third one, the state. The second

@@ -8,9 +8,9 @@ import "syscall"
 // servers.
 func dieWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
-// descendants returns nil on this system. The children of a killed PostgreSQL end
-// when they notice its end.
-func descendants(int) []int { return nil }
+// WithDescendants finds no descendants on this system. The children of a killed PostgreSQL end when
+// they notice its end.
+func WithDescendants(ids ...int) []int { return ids }
 
 func ended(id int) bool { return syscall.Kill(id, 0) != nil }
 

@@ -55,18 +55,12 @@ func sharedURL[S any](t T, variable, kind string, start func() (S, error), url f
 }
 
 // RedisServer is a redis-server. It keeps nothing on disk.
-type RedisServer struct {
-	Server
-	port *port
-}
+type RedisServer struct{ Server }
 
 // OwnRedis starts a Redis for this test, with these additional arguments.
 func OwnRedis(t T, args ...string) *RedisServer {
 	t.Helper()
-	s, err := startRedis(args...)
-	check(t, "Redis", err)
-	t.Cleanup(s.end)
-	return s
+	return own(t, "Redis", func() (*RedisServer, error) { return startRedis(args...) })
 }
 
 // OwnRedlock starts three independent Redis servers for this test, and returns their addresses for
@@ -77,15 +71,10 @@ func OwnRedlock(t T) string {
 }
 
 // Addr returns host:port.
-func (s *RedisServer) Addr() string { return s.port.addr() }
+func (s *RedisServer) Addr() string { return s.addr() }
 
 // URL returns the server's URL for the flag --redis.
 func (s *RedisServer) URL() string { return "redis://" + s.Addr() + "/0" }
-
-func (s *RedisServer) end() {
-	s.process.end()
-	s.port.release()
-}
 
 func startRedis(args ...string) (*RedisServer, error) {
 	path, err := lookPath(redisServer)
@@ -100,7 +89,7 @@ func startRedis(args ...string) (*RedisServer, error) {
 		path, "--port", fmt.Sprint(port.number), "--bind", "127.0.0.1", "--dir", folder,
 		"--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0",
 	}, args...)
-	s := &RedisServer{port: port, Server: newServer("Redis", folder, args)}
+	s := &RedisServer{newServer("Redis", folder, args, port)}
 	s.answers = func(ctx context.Context) error { return ping(ctx, s.Addr()) }
 	return s, s.start()
 }
@@ -137,14 +126,13 @@ type RedisClusterServers struct {
 // number of replicas.
 func OwnRedisCluster(t T, replicas int) *RedisClusterServers {
 	t.Helper()
-	c, err := startCluster(replicas)
-	check(t, "Redis Cluster", err)
-	t.Cleanup(func() {
-		for _, node := range c.Nodes {
-			node.end()
-		}
-	})
-	return c
+	return own(t, "Redis Cluster", func() (*RedisClusterServers, error) { return startCluster(replicas) })
+}
+
+func (c *RedisClusterServers) end() {
+	for _, node := range c.Nodes {
+		node.end()
+	}
 }
 
 // URL returns the cluster's URL for the flag --redis.
@@ -173,6 +161,7 @@ func startCluster(replicas int) (*RedisClusterServers, error) {
 		if err != nil {
 			return nil, err
 		}
+		node.ports = append(node.ports, bus)
 		c.Nodes = append(c.Nodes, node)
 		create = append(create, node.Addr())
 	}
@@ -208,14 +197,13 @@ type RedisSentinels struct {
 // The Sentinels replace a master that has not answered for three seconds.
 func OwnRedisSentinel(t T) *RedisSentinels {
 	t.Helper()
-	r, err := startSentinelGroup(true)
-	check(t, "Redis Sentinel", err)
-	t.Cleanup(func() {
-		for _, s := range append(r.Sentinels, r.Master, r.Replica) {
-			s.end()
-		}
-	})
-	return r
+	return own(t, "Redis Sentinel", func() (*RedisSentinels, error) { return startSentinelGroup(true) })
+}
+
+func (r *RedisSentinels) end() {
+	for _, s := range append(r.Sentinels, r.Master, r.Replica) {
+		s.end()
+	}
 }
 
 // URL returns the URL of the master through the Sentinels, for the flag --redis.
@@ -257,7 +245,7 @@ func startSentinelGroup(fails bool) (*RedisSentinels, error) {
 	if r.Master, err = startRedis(); err != nil {
 		return nil, err
 	}
-	if r.Replica, err = startRedis("--replicaof", fmt.Sprintf("127.0.0.1 %d", r.Master.port.number)); err != nil {
+	if r.Replica, err = startRedis("--replicaof", fmt.Sprintf("127.0.0.1 %d", r.Master.ports[0].number)); err != nil {
 		return nil, err
 	}
 	for range 3 {
@@ -291,11 +279,11 @@ dir %s
 sentinel monitor mymaster 127.0.0.1 %d 2
 sentinel down-after-milliseconds mymaster %d
 sentinel failover-timeout mymaster 3000
-`, port.number, folder, master.port.number, patience.Milliseconds())
+`, port.number, folder, master.ports[0].number, patience.Milliseconds())
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	s := &RedisServer{port: port, Server: newServer("Sentinel", folder, []string{path, conf, "--sentinel"})}
+	s := &RedisServer{newServer("Sentinel", folder, []string{path, conf, "--sentinel"}, port)}
 	s.answers = func(ctx context.Context) error { return ping(ctx, s.Addr()) }
 	return s, s.start()
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"net/url"
+	"strings"
 )
 
 // Replica is a MariaDB that replicates another, and is read-only.
@@ -17,16 +17,13 @@ func OwnMariaDBPair(t T) (primary *DatabaseServer, replica Replica) {
 	semiSync := []string{"--log-bin=binlog", "--binlog-format=ROW", "--rpl-semi-sync-slave-enabled=ON",
 		"--rpl-semi-sync-master-wait-point=AFTER_SYNC", "--rpl-semi-sync-master-timeout=3600000"}
 	primary = OwnMariaDB(t, append(semiSync, "--server-id=1")...)
-	copied, err := startMariaDB(append(semiSync, "--server-id=2", "--read-only=ON")...)
-	check(t, "a replica", err)
-	t.Cleanup(copied.discard)
+	copied := own(t, "a replica", func() (*DatabaseServer, error) {
+		return startMariaDB(append(semiSync, "--server-id=2", "--read-only=ON")...)
+	})
 	replica = Replica{copied}
-	u, err := url.Parse(primary.url)
-	check(t, "a replica", err)
-	u.Host = copied.port.addr()
-	copied.url = u.String()
+	copied.url = strings.Replace(primary.url, primary.addr(), copied.addr(), 1)
 	for _, statement := range []string{
-		fmt.Sprintf("CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = %d, MASTER_USER = 'root', MASTER_USE_GTID = slave_pos", primary.port.number),
+		fmt.Sprintf("CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = %d, MASTER_USER = 'root', MASTER_USE_GTID = slave_pos", primary.ports[0].number),
 		"START SLAVE",
 	} {
 		check(t, "a replica", onDatabase(context.Background(), copied.admin, statement))
@@ -65,7 +62,7 @@ func (r Replica) Promote() {
 
 // show returns the first row of a statement, by the names of its columns.
 func (s *DatabaseServer) show(ctx context.Context, statement string) (map[string]string, error) {
-	driver, source, err := dataSource(s.admin)
+	driver, source, err := DataSource(s.admin)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"syscall"
 )
@@ -10,13 +11,24 @@ import (
 // panic with a [Failure] if they fail, because the test would prove nothing.
 type Server struct {
 	process *process
+	folder  string                          // contains the server's files
+	ports   []*port                         // those that the server has claimed; clients use the first
 	answers func(ctx context.Context) error // reports whether the server answers; nil once it is ready
 }
 
-func newServer(name, folder string, args []string) Server {
-	return Server{process: &process{
+func newServer(name, folder string, args []string, ports ...*port) Server {
+	return Server{folder: folder, ports: ports, process: &process{
 		name: name, args: args, dir: "/", endSignal: syscall.SIGKILL, log: filepath.Join(folder, "log"),
 	}}
+}
+
+// own starts a server of one test, and ends it with the test.
+func own[S interface{ end() }](t T, kind string, start func() (S, error)) S {
+	t.Helper()
+	s, err := start()
+	check(t, kind, err)
+	t.Cleanup(s.end)
+	return s
 }
 
 // start starts the server and waits for its first answer.
@@ -24,6 +36,11 @@ func (s *Server) start() error {
 	if err := s.process.start(); err != nil {
 		return err
 	}
+	return s.awaitAnswer()
+}
+
+// awaitAnswer waits until the server answers.
+func (s *Server) awaitAnswer() error {
 	return await(maxStart, func(ctx context.Context) error {
 		if err := s.process.running(); err != nil {
 			return finalError{err}
@@ -32,11 +49,24 @@ func (s *Server) start() error {
 	})
 }
 
+// end ends the server, releases its ports, and removes its folder at once, because its data may be
+// large.
+func (s *Server) end() {
+	s.process.end()
+	for _, p := range s.ports {
+		p.release()
+	}
+	os.RemoveAll(s.folder)
+}
+
+// addr returns the host:port for clients.
+func (s *Server) addr() string { return s.ports[0].addr() }
+
 // PID returns the server's process ID.
 func (s *Server) PID() int { return s.process.pid() }
 
 // PIDs returns the process IDs of the server and its children.
-func (s *Server) PIDs() []int { return append([]int{s.PID()}, descendants(s.PID())...) }
+func (s *Server) PIDs() []int { return WithDescendants(s.PID()) }
 
 // Kill kills the server with SIGKILL. When Kill returns, all its processes have
 // ended.

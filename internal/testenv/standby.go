@@ -3,9 +3,9 @@ package testenv
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 var basebackup = dependency{"pg_basebackup", "postgresql", ""}
@@ -19,9 +19,7 @@ type Standby struct{ *DatabaseServer }
 func OwnPostgresPair(t T, args ...string) (primary *DatabaseServer, standby Standby) {
 	t.Helper()
 	primary = OwnPostgres(t, args...)
-	copied, err := newStandby(primary)
-	check(t, "a standby", err)
-	t.Cleanup(copied.discard)
+	copied := own(t, "a standby", func() (*DatabaseServer, error) { return newStandby(primary) })
 	check(t, "a standby", copied.start())
 	for _, statement := range []string{
 		"ALTER SYSTEM SET synchronous_standby_names = '*'",
@@ -56,12 +54,7 @@ func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 		return nil, err
 	}
 	s := newPostgres(server, folder, port, owner, "-c", "synchronous_standby_names=")
-	u, err := url.Parse(primary.url)
-	if err != nil {
-		return nil, err
-	}
-	u.Host = port.addr()
-	s.url = u.String()
+	s.url = strings.Replace(primary.url, primary.addr(), port.addr(), 1)
 	return s, nil
 }
 

@@ -414,31 +414,21 @@ func (s *sharedServers) clear() {
 	s.kinds = nil
 }
 
-// await calls ready every 10 ms until it returns nil or a finalError, and gives
-// up after limit.
+// await is [Poll] with a context for ready.
 func await(limit time.Duration, ready func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*limit) // the last try begins after limit
 	defer cancel()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := ready(ctx)
-		if err == nil {
-			return nil
-		}
-		var final finalError
-		if errors.As(err, &final) {
-			return final.error
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return fmt.Errorf("not within %v: %w", limit, err)
-		}
+	err := Poll(limit, func() error { return ready(ctx) })
+	if final, ok := errors.AsType[finalError](err); ok {
+		return final.error
 	}
+	if err != nil {
+		return fmt.Errorf("not within %v: %w", limit, err)
+	}
+	return nil
 }
 
-// finalError is an error that makes await give up at once.
+// finalError is an error that makes Poll give up at once.
 type finalError struct{ error }
 
 // dependency is a file that a server needs.

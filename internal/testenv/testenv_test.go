@@ -383,3 +383,17 @@ func TestMissingProgram(t *testing.T) {
 		}
 	}
 }
+
+// TestCannotStart starts a program that ends instead of serving. The test must end at once, with what
+// the program printed.
+func TestCannotStart(t *testing.T) {
+	t.Parallel()
+	f := &fakeT{T: t}
+	func() {
+		defer func() { _ = recover() }()
+		testenv.API(f, "--nope")
+	}()
+	if !strings.Contains(f.failed, "api ended: exit status 2") || !strings.Contains(f.failed, "--nope") || strings.Contains(f.failed, "not within") {
+		t.Errorf("failed %q", f.failed)
+	}
+}

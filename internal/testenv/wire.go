@@ -1,16 +1,11 @@
 package testenv
 
 import (
-	"bytes"
 	"net"
 	"sync"
-	"time"
 )
 
-// maxDelayed bounds the delayed pieces of data that one direction of a connection holds.
-const maxDelayed = 1024
-
-// Wire is a proxy that simulates network faults and distance.
+// Wire is a proxy that simulates network faults.
 type Wire struct {
 	Proxy
 
@@ -20,13 +15,6 @@ type Wire struct {
 	muted   bool
 	holding bool // data is waiting for Thaw
 	over    bool // data is not held back any more
-	delay   time.Duration
-}
-
-// piece is data that is forwarded when it is due.
-type piece struct {
-	data []byte
-	due  time.Time
 }
 
 // NewWire starts a Wire to the server for this test: a host:port, or a URL that has one.
@@ -81,14 +69,6 @@ func (w *Wire) Thaw() {
 	w.changed.Broadcast()
 }
 
-// Delay delays data from now on by d in each direction, so that a round trip takes 2d longer. Many
-// requests can be under way at once.
-func (w *Wire) Delay(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.delay = d
-}
-
 // forwardBoth forwards both directions of a connection.
 func (w *Wire) forwardBoth(client, server net.Conn) {
 	var both sync.WaitGroup
@@ -97,23 +77,19 @@ func (w *Wire) forwardBoth(client, server net.Conn) {
 	both.Wait()
 }
 
-// forward copies one direction of a connection until either end closes it. answers
-// is true for the direction from server to client.
+// forward copies one direction of a connection until either end closes it, and then closes both
+// ends. answers is true for the direction from server to client.
 func (w *Wire) forward(from, to net.Conn, answers bool) {
-	pieces := make(chan piece, maxDelayed)
-	var writing sync.WaitGroup
-	defer writing.Wait()
-	writing.Go(func() { w.write(to, pieces, answers) })
-	defer close(pieces)
+	defer to.Close()
 	defer w.HangUp(from)
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		w.mu.Lock()
-		due := time.Now().Add(w.delay)
-		w.mu.Unlock()
 		if n > 0 {
-			pieces <- piece{bytes.Clone(buffer[:n]), due}
+			w.holdBack(answers)
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return
+			}
 		}
 		if err != nil {
 			return
@@ -121,24 +97,12 @@ func (w *Wire) forward(from, to net.Conn, answers bool) {
 	}
 }
 
-// write writes the pieces when they are due, and closes the connection after the last one. It drops
-// pieces that it cannot write.
-func (w *Wire) write(to net.Conn, pieces <-chan piece, answers bool) {
-	defer to.Close()
-	var failed error
-	for p := range pieces {
-		if failed != nil {
-			continue
-		}
-		time.Sleep(time.Until(p.due))
-		w.mu.Lock()
-		for (w.frozen || w.muted && answers) && !w.over {
-			w.holding = true
-			w.changed.Wait()
-		}
-		w.mu.Unlock()
-		if _, failed = to.Write(p.data); failed != nil {
-			to.Close() // the other direction ends too
-		}
+// holdBack waits until data in this direction may be forwarded.
+func (w *Wire) holdBack(answers bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for (w.frozen || w.muted && answers) && !w.over {
+		w.holding = true
+		w.changed.Wait()
 	}
 }

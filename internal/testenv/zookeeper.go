@@ -26,25 +26,16 @@ func ZooKeeper(t T) string {
 // ZooKeeperServer is a single ZooKeeper. Its data and sessions survive Restart.
 // Its tick is 500 ms, so a session ends at most half a second late. It accepts session timeouts of
 // one second to one hour.
-type ZooKeeperServer struct {
-	Server
-	port *port
-}
+type ZooKeeperServer struct{ Server }
 
 // OwnZooKeeper starts a ZooKeeper for this test.
 func OwnZooKeeper(t T) *ZooKeeperServer {
 	t.Helper()
-	s, err := startZooKeeper()
-	check(t, "ZooKeeper", err)
-	t.Cleanup(func() {
-		s.process.end()
-		s.port.release()
-	})
-	return s
+	return own(t, "ZooKeeper", startZooKeeper)
 }
 
 // Addr returns host:port.
-func (s *ZooKeeperServer) Addr() string { return s.port.addr() }
+func (s *ZooKeeperServer) Addr() string { return s.addr() }
 
 func startZooKeeper() (*ZooKeeperServer, error) {
 	path, err := lookPath(java)
@@ -71,10 +62,10 @@ maxClientCnxns=0
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		return nil, err
 	}
-	s := &ZooKeeperServer{port: port, Server: newServer("ZooKeeper", folder, []string{
+	s := &ZooKeeperServer{newServer("ZooKeeper", folder, []string{
 		path, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", zookeeper.file,
 		"org.apache.zookeeper.server.quorum.QuorumPeerMain", file,
-	})}
+	}, port)}
 	s.answers = func(ctx context.Context) error {
 		text, err := s.Monitor(ctx)
 		if err == nil && !strings.Contains(text, "zk_server_state") {

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
@@ -20,7 +18,7 @@ import (
 // MaxCalls bounds a history. Calls beyond it are not recorded, and Close reports that.
 const MaxCalls = 1_000_000
 
-// Recorder writes the calls that go through its transports. It is safe for concurrent use.
+// Recorder writes the calls of the clients that it observes. It is safe for concurrent use.
 type Recorder struct {
 	start time.Time
 
@@ -73,54 +71,18 @@ func As(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, nameKey{}, name)
 }
 
-// Transport returns a transport that records the calls that it sends over next.
-func (r *Recorder) Transport(next http.RoundTripper) http.RoundTripper { return &transport{r, next} }
-
-type transport struct {
-	*Recorder
-	next http.RoundTripper
-}
-
-// RoundTrip sends a request once, and records it if it is a call of a history.
-func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+// Observe records the calls of a client, see [load.Client.Observe].
+func (r *Recorder) Observe(request *http.Request) (end func(load.Answer)) {
 	c, recorded := asked(request)
 	if !recorded {
-		return t.next.RoundTrip(request)
+		return func(load.Answer) {}
 	}
-	c.Begin = t.Now()
-	response, text, err := send(t.next, request)
-	c.End = t.Now()
-	if err != nil {
-		if c.Outcome = Unknown; errors.Is(err, syscall.ECONNREFUSED) {
-			c.Outcome, c.Problem = Nothing, load.NoConnection
-		}
-	} else {
-		c.answered(response.StatusCode, text)
+	c.Begin = r.Now()
+	return func(a load.Answer) {
+		c.End = r.Now()
+		c.answered(a)
+		r.Add(c)
 	}
-	t.Add(c)
-	return response, err
-}
-
-// CloseIdleConnections closes the idle connections of the wrapped transport.
-func (t *transport) CloseIdleConnections() {
-	if next, ok := t.next.(interface{ CloseIdleConnections() }); ok {
-		next.CloseIdleConnections()
-	}
-}
-
-// send sends a request and reads the whole answer.
-func send(next http.RoundTripper, request *http.Request) (*http.Response, []byte, error) {
-	response, err := next.RoundTrip(request)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return nil, nil, err
-	}
-	response.Body = io.NopCloser(bytes.NewReader(text))
-	return response, text, nil
 }
 
 // asked returns the call that the request makes. ok is false if histories do not record such calls.
@@ -129,7 +91,7 @@ func asked(request *http.Request) (c Call, ok bool) {
 	path := pathOf(request.URL)
 	switch method := request.Method; {
 	case method == http.MethodPost && path.last(1) == "orders":
-		c.Call, c.Key = Take, keyOf(request.Header)
+		c.Call, c.Key = Take, request.Header.Get("Idempotency-Key")
 	case method == http.MethodPost && path.last(3) == "orders":
 		c.Call, c.OrderID = Kind(path.last(1)), path.last(2)
 	case method == http.MethodPut && path.last(2) == "stock":
@@ -166,17 +128,6 @@ func (p parts) last(n int) string {
 	return p[len(p)-n]
 }
 
-// keyOf returns the Idempotency-Key of a request, or "". Header.Get would not find it, because
-// [load.Client] writes the name in lower case.
-func keyOf(header http.Header) string {
-	for name, values := range header {
-		if strings.EqualFold(name, "Idempotency-Key") && len(values) > 0 {
-			return values[0]
-		}
-	}
-	return ""
-}
-
 // readRequest reads the body of a request.
 func (c *Call) readRequest(request *http.Request) {
 	if request.GetBody == nil {
@@ -202,31 +153,25 @@ func (c *Call) readRequest(request *http.Request) {
 }
 
 // answered reads the answer to the call.
-func (c *Call) answered(status int, text []byte) {
-	c.Status = status
-	switch {
-	case status == http.StatusAccepted:
-		c.Outcome = Queued
-	case status/100 == 2:
-		c.Outcome = Accepted
-	default:
-		c.readProblem(text)
-		return
+func (c *Call) answered(a load.Answer) {
+	c.Status = a.Status
+	if a.Status != 0 || a.Problem == load.NoConnection {
+		c.Problem = a.Problem
 	}
-	c.readAnswer(text)
-}
-
-// readProblem reads an error answer.
-func (c *Call) readProblem(text []byte) {
-	var p client.Problem
-	_ = json.Unmarshal(text, &p) // an answer that is not JSON has no problem type
-	c.Problem = string(p.Type[strings.LastIndexByte(string(p.Type), '/')+1:])
 	switch {
-	case c.Problem == load.SoldOut:
+	case a.Status == http.StatusAccepted:
+		c.Outcome = Queued
+		c.readAnswer(a.Body)
+	case a.Status/100 == 2:
+		c.Outcome = Accepted
+		c.readAnswer(a.Body)
+	case a.Problem == load.SoldOut:
+		var p client.Problem
+		_ = json.Unmarshal(a.Body, &p) // a problem without a SKU refuses none
 		c.Outcome, c.SKU = Refused, p.SKU
-	case c.Problem == belowSold:
+	case a.Problem == belowSold:
 		c.Outcome = Refused
-	case load.Answer{Status: c.Status, Problem: c.Problem}.Unknown():
+	case a.Unknown():
 		c.Outcome = Unknown
 	default:
 		c.Outcome = Nothing

@@ -51,7 +51,12 @@ func TestRecorder(t *testing.T) {
 	defer service.Close()
 	var file bytes.Buffer
 	recorder := history.NewRecorder(&file)
-	c := load.NewClient(recorder.Transport(service.Client().Transport))
+	observed := func(transport http.RoundTripper) *load.Client {
+		c := load.NewClient(transport)
+		c.Observe(recorder.Observe)
+		return c
+	}
+	c := observed(service.Client().Transport)
 	s, err := c.At(service.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -75,16 +80,14 @@ func TestRecorder(t *testing.T) {
 	service.Close()
 	c.Place(ctx, service.URL, request)
 	for _, answer := range []lost{{nil, context.DeadlineExceeded}, {&http.Response{StatusCode: http.StatusCreated, Body: io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF))}, nil}} {
-		load.NewClient(recorder.Transport(answer)).Place(ctx, service.URL, request)
+		observed(answer).Place(ctx, service.URL, request)
 	}
 	unreadable, err := http.NewRequestWithContext(ctx, http.MethodPut, service.URL+"/stock/a", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
 	unreadable.GetBody = func() (io.ReadCloser, error) { return nil, io.ErrUnexpectedEOF }
-	if _, err := recorder.Transport(lost{nil, context.Canceled}).RoundTrip(unreadable); !errors.Is(err, context.Canceled) {
-		t.Errorf("a request that cannot be read: %v", err)
-	}
+	recorder.Observe(unreadable)(load.Answer{Problem: load.NoAnswer})
 	recorder.Fault("it is pulled out", func() {})
 	if err := recorder.Err(); err != nil {
 		t.Fatal(err)

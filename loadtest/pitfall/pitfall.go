@@ -43,29 +43,14 @@ const (
 	Etcd      Server = "etcd"
 )
 
-// Servers are the running servers to use. If a version needs another one, the stage starts it.
-type Servers struct {
-	Redis     string // URL
-	MySQL     string // URL of a database, where experiments create tables
-	ZooKeeper string // host:port
-}
-
-// named reports whether a running server of this kind is named.
-func (s Servers) named(server Server) bool {
-	switch server {
-	case Redis:
-		return s.Redis != ""
-	case MariaDB:
-		return s.MySQL != ""
-	case ZooKeeper:
-		return s.ZooKeeper != ""
-	}
-	return false
-}
+// Servers are the running servers to use: the URL of a Redis, the URL of a database of MariaDB,
+// where experiments create tables, and the host:port of a ZooKeeper. If a version needs another
+// one, the stage starts it.
+type Servers map[Server]string
 
 // available reports whether the version's server is named or installed.
 func (v Version) available(servers Servers) bool {
-	return v.Needs == "" || !v.Own && servers.named(v.Needs) || testenv.Installed(string(v.Needs))
+	return v.Needs == "" || !v.Own && servers[v.Needs] != "" || testenv.Installed(string(v.Needs))
 }
 
 // Damage is the harm that a version does. The zero Damage means none.

@@ -29,18 +29,19 @@ func TestMain(m *testing.M) {
 
 // servers returns the shared servers of the tests. It skips the test if the version's
 // server is not installed and skipping is allowed.
-func servers(t *testing.T, v Version) (running Servers) {
+func servers(t *testing.T, v Version) Servers {
 	t.Helper()
+	running := make(Servers)
 	switch {
 	case v.Own && testenv.Installed(string(v.Needs)):
 	case v.Needs == Redis && v.Own:
 		testenv.OwnRedis(t)
 	case v.Needs == Redis:
-		running.Redis = testenv.Redis(t)
+		running[Redis] = testenv.Redis(t)
 	case v.Needs == MariaDB:
-		running.MySQL = testenv.MariaDB(t)
+		running[MariaDB] = testenv.MariaDB(t)
 	case v.Needs == ZooKeeper:
-		running.ZooKeeper = testenv.ZooKeeper(t)
+		running[ZooKeeper] = testenv.ZooKeeper(t)
 	case v.Needs == Etcd:
 		testenv.OwnEtcd(t)
 	}

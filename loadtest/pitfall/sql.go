@@ -51,8 +51,8 @@ func rows() []Pitfall {
 
 // databaseURL returns the URL of a database of MariaDB or MySQL: the named one, or a new one.
 func (s *Stage) databaseURL() string {
-	if s.servers.MySQL != "" {
-		return s.servers.MySQL
+	if url := s.servers[MariaDB]; url != "" {
+		return url
 	}
 	return testenv.MariaDB(s)
 }

@@ -114,10 +114,10 @@ func (s *Stage) redis(ctx context.Context, actor string) redis.UniversalClient {
 
 // silentRedis returns a client whose commands are not shown.
 func (s *Stage) silentRedis(ctx context.Context) redis.UniversalClient {
-	if s.servers.Redis == "" {
+	if s.servers[Redis] == "" {
 		return s.connect(ctx, testenv.Redis(s))
 	}
-	client := s.connect(ctx, s.servers.Redis)
+	client := s.connect(ctx, s.servers[Redis])
 	if !s.tidies {
 		s.tidies = true
 		s.Cleanup(func() { removeKeys(client, s.prefix, s.ledgerID.String()) })

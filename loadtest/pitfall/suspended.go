@@ -17,8 +17,8 @@ const shortSession, longSession = 2 * time.Second, 10 * time.Second
 
 // zooKeeper returns the address of the ZooKeeper of the experiments.
 func (s *Stage) zooKeeper() string {
-	if s.servers.ZooKeeper != "" {
-		return s.servers.ZooKeeper
+	if addr := s.servers[ZooKeeper]; addr != "" {
+		return addr
 	}
 	return testenv.ZooKeeper(s)
 }

@@ -50,7 +50,7 @@ func smoke(ctx context.Context, t testenv.T) error {
 	}
 	fmt.Println("building k6 and vegeta: takes minutes the first time")
 	for _, build := range [][]string{tool("k6", "version"), tool("vegeta", "-version")} {
-		if err := expect(ctx, buildLimit, 0, nil, build...); err != nil {
+		if err := expect(ctx, buildLimit, 0, "", nil, build...); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func smoke(ctx context.Context, t testenv.T) error {
 		return err
 	}
 	for _, flags := range []string{"--strategies none,lua,merged --stock 300", "--strategies async,lua --stock 300 --crash=false", "--lifecycle --strategies lua --stock 100 --payment-window 1s"} {
-		if err := expect(ctx, runLimit, 0, nil, append([]string{"go", "run", "./loadtest"}, strings.Fields(flags)...)...); err != nil {
+		if err := expect(ctx, runLimit, 0, "", nil, append([]string{"go", "run", "./loadtest"}, strings.Fields(flags)...)...); err != nil {
 			return err
 		}
 	}
@@ -106,7 +106,7 @@ func k6(ctx context.Context, url, folder string) error {
 		{"steady.js", []string{"RATE=50", "SECONDS=4", "P99=10000", "LATE=0.5"}, 0},
 	} {
 		env := append(load.env, "BASE_URL="+url, "SKU=smoke-"+load.script, "SUMMARY="+summary)
-		if err := expect(ctx, runLimit, 0, env, script(load.script)...); err != nil {
+		if err := expect(ctx, runLimit, 0, "", env, script(load.script)...); err != nil {
 			return err
 		}
 		accepted, err := count(summary, "orders_accepted")
@@ -117,7 +117,7 @@ func k6(ctx context.Context, url, folder string) error {
 			return fmt.Errorf("%s: %v orders were accepted, expected %v", load.script, accepted, load.sold)
 		}
 		verified := filepath.Join(folder, "verified.json")
-		if err := expect(ctx, runLimit, 0, append(env, "LOAD="+summary, "SUMMARY="+verified), script("verify.js")...); err != nil {
+		if err := expect(ctx, runLimit, 0, "", append(env, "LOAD="+summary, "SUMMARY="+verified), script("verify.js")...); err != nil {
 			return err
 		}
 		sold, err := count(verified, "sold_units")
@@ -136,11 +136,11 @@ func k6Lifecycle(ctx context.Context, url, folder string) error {
 	const sku, coupon = "smoke-lifecycle", "smoke-lifecycle-coupon"
 	summary := filepath.Join(folder, "lifecycle.json")
 	env := []string{"BASE_URL=" + url, "P99=10000"}
-	if err := expect(ctx, runLimit, 0, append(env, "SKU="+sku, "STOCK=60", "RATE=30", "SECONDS=4", "WINDOW=2", "SUMMARY="+summary), script("lifecycle.js")...); err != nil {
+	if err := expect(ctx, runLimit, 0, "", append(env, "SKU="+sku, "STOCK=60", "RATE=30", "SECONDS=4", "WINDOW=2", "SUMMARY="+summary), script("lifecycle.js")...); err != nil {
 		return err
 	}
 	// verify.js compares its counts with the summary.
-	return expect(ctx, runLimit, 0, append(env, "SKU="+sku+","+coupon, "PAYMENTS="+sku+"-", "LOAD="+summary), script("verify.js")...)
+	return expect(ctx, runLimit, 0, "", append(env, "SKU="+sku+","+coupon, "PAYMENTS="+sku+"-", "LOAD="+summary), script("verify.js")...)
 }
 
 // detectsLies checks that verify.js fails on a service that places a second order for some repeated
@@ -160,13 +160,13 @@ func detectsLies(ctx context.Context, t testenv.T, folder string) error {
 	} {
 		summary := filepath.Join(folder, test.lie+".json")
 		env := []string{"BASE_URL=" + (&liar.Liar{Lie: test.lie}).Serve(t, serve(t)), "SKU=" + test.lie, "STOCK=2000", "PEAK=150", "SECONDS=5", "P99=30000"}
-		if err := expectText(ctx, test.rush, test.says, append(env, "SUMMARY="+summary), script("rush.js")...); err != nil {
+		if err := expect(ctx, runLimit, test.rush, test.says, append(env, "SUMMARY="+summary), script("rush.js")...); err != nil {
 			return err
 		}
 		if test.verify == "" {
 			continue
 		}
-		if err := expectText(ctx, thresholdsFailed, test.verify, append(env, "LOAD="+summary), script("verify.js")...); err != nil {
+		if err := expect(ctx, runLimit, thresholdsFailed, test.verify, append(env, "LOAD="+summary), script("verify.js")...); err != nil {
 			return err
 		}
 	}
@@ -183,7 +183,7 @@ func detectsOverselling(ctx context.Context, url, folder string) error {
 		if _, _, err = execute(ctx, runLimit, env, script("rush.js")...); err != nil {
 			return err
 		}
-		if err = expect(ctx, runLimit, thresholdsFailed, env, script("verify.js")...); err == nil || ctx.Err() != nil {
+		if err = expect(ctx, runLimit, thresholdsFailed, "", env, script("verify.js")...); err == nil || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -208,7 +208,7 @@ func vegeta(ctx context.Context, url, folder string) error {
 	if err := os.WriteFile(file, targets, 0o600); err != nil {
 		return err
 	}
-	if err := expect(ctx, runLimit, 0, nil, tool("vegeta", "attack", "-format=json", "-targets="+file, "-rate=100", "-duration=3s", "-output="+answers)...); err != nil {
+	if err := expect(ctx, runLimit, 0, "", nil, tool("vegeta", "attack", "-format=json", "-targets="+file, "-rate=100", "-duration=3s", "-output="+answers)...); err != nil {
 		return err
 	}
 	code, text, err := execute(ctx, runLimit, nil, tool("vegeta", "report", "-type=json", answers)...)
@@ -224,7 +224,7 @@ func vegeta(ctx context.Context, url, folder string) error {
 	if report.Codes["201"] != units || report.Codes["409"] != orders-units {
 		return fmt.Errorf("vegeta: answers %v to %d orders of %d units", report.Codes, orders, units)
 	}
-	return expect(ctx, runLimit, 0, []string{"BASE_URL=" + url, "SKU=" + sku}, script("verify.js")...)
+	return expect(ctx, runLimit, 0, "", []string{"BASE_URL=" + url, "SKU=" + sku}, script("verify.js")...)
 }
 
 // count returns a counter from a summary of k6.
@@ -250,26 +250,15 @@ func count(summary, metric string) (float64, error) {
 	return *value, nil
 }
 
-// expect runs a command and fails unless it ends with the exit code want.
-func expect(ctx context.Context, limit time.Duration, want int, env []string, args ...string) error {
+// expect runs a command and fails unless it ends with the exit code want, and its output contains
+// the text says.
+func expect(ctx context.Context, limit time.Duration, want int, says string, env []string, args ...string) error {
 	code, out, err := execute(ctx, limit, env, args...)
 	if err != nil {
 		return err
 	}
-	if code != want {
-		return fmt.Errorf("%s: exit code %d, expected %d:\n%s", strings.Join(args, " "), code, want, out)
-	}
-	return nil
-}
-
-// expectText is expect, but also fails unless the output contains the text.
-func expectText(ctx context.Context, want int, text string, env []string, args ...string) error {
-	code, out, err := execute(ctx, runLimit, env, args...)
-	if err != nil {
-		return err
-	}
-	if code != want || !strings.Contains(string(out), text) {
-		return fmt.Errorf("%s: exit code %d, expected %d and %q:\n%s", strings.Join(args, " "), code, want, text, out)
+	if code != want || !strings.Contains(string(out), says) {
+		return fmt.Errorf("%s: exit code %d, expected %d and %q:\n%s", strings.Join(args, " "), code, want, says, out)
 	}
 	return nil
 }

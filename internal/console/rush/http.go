@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/holdfast-stock/holdfast/internal/console"
 )
 
 const (
@@ -44,7 +46,7 @@ func (r *Runner) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		r.halt(w, q)
 	default:
 		w.Header().Set("Allow", "GET, HEAD, POST, DELETE")
-		writeProblem(w, http.StatusMethodNotAllowed, "method-not-allowed", "Method not allowed", "The path does not support this method.")
+		console.WriteProblem(w, http.StatusMethodNotAllowed, "method-not-allowed", "Method not allowed", "The path does not support this method.")
 	}
 }
 
@@ -96,7 +98,7 @@ func (r *Runner) show(w http.ResponseWriter) {
 	if p, ok := r.Current(); ok {
 		o.Current = &p
 	}
-	writeJSON(w, http.StatusOK, "application/json", o)
+	console.WriteJSON(w, http.StatusOK, "application/json", o)
 }
 
 func (r *Runner) start(w http.ResponseWriter, q *http.Request) {
@@ -109,7 +111,7 @@ func (r *Runner) start(w http.ResponseWriter, q *http.Request) {
 		writeError(w, err)
 		return
 	}
-	writeJSON(w, http.StatusAccepted, "application/json", p)
+	console.WriteJSON(w, http.StatusAccepted, "application/json", p)
 }
 
 func (r *Runner) halt(w http.ResponseWriter, q *http.Request) {
@@ -118,7 +120,7 @@ func (r *Runner) halt(w http.ResponseWriter, q *http.Request) {
 		writeError(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, "application/json", p)
+	console.WriteJSON(w, http.StatusOK, "application/json", p)
 }
 
 // errMalformed means that a body is not exactly one JSON value.
@@ -143,11 +145,11 @@ func decodeError(err error) error {
 		return tooLarge
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-		return Invalid{{wrong.Field, "must be a " + map[bool]string{true: "string", false: "whole number"}[wrong.Field == "strategy"]}}
+		return Invalid{{Field: wrong.Field, Detail: "must be a " + map[bool]string{true: "string", false: "whole number"}[wrong.Field == "strategy"]}}
 	}
 	if err != nil {
 		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok { // the json package has no type for this error
-			return Invalid{{strings.Trim(field, `"`), "is not known"}}
+			return Invalid{{Field: strings.Trim(field, `"`), Detail: "is not known"}}
 		}
 	}
 	return errMalformed
@@ -158,39 +160,20 @@ func writeError(w http.ResponseWriter, err error) {
 	var wrong Invalid
 	switch {
 	case errors.As(err, &wrong):
-		writeProblem(w, http.StatusUnprocessableEntity, "invalid", "Invalid request", "Some fields are invalid. Nothing was done.", wrong...)
+		console.WriteProblem(w, http.StatusUnprocessableEntity, "invalid", "Invalid request", "Some fields are invalid. Nothing was done.", wrong...)
 	case errors.Is(err, errMalformed):
-		writeProblem(w, http.StatusBadRequest, "malformed", "Malformed request", "The body must be exactly one JSON object.")
+		console.WriteProblem(w, http.StatusBadRequest, "malformed", "Malformed request", "The body must be exactly one JSON object.")
 	case errors.As(err, new(*http.MaxBytesError)):
-		writeProblem(w, http.StatusRequestEntityTooLarge, "too-large", "Body too large", "The body is too large.")
+		console.WriteProblem(w, http.StatusRequestEntityTooLarge, "too-large", "Body too large", "The body is too large.")
 	case errors.Is(err, ErrRunning):
-		writeProblem(w, http.StatusConflict, "rush-running", "A rush is running", "One rush runs at a time. Wait for it, or stop it.")
+		console.WriteProblem(w, http.StatusConflict, "rush-running", "A rush is running", "One rush runs at a time. Wait for it, or stop it.")
 	case errors.Is(err, ErrNoRun):
-		writeProblem(w, http.StatusConflict, "no-rush", "No rush", "No rush was started.")
+		console.WriteProblem(w, http.StatusConflict, "no-rush", "No rush", "No rush was started.")
 	default: // ErrUnavailable
-		writeProblem(w, http.StatusConflict, "rush-unavailable", "Rushes are not available", err.Error())
+		console.WriteProblem(w, http.StatusConflict, "rush-unavailable", "Rushes are not available", err.Error())
 	}
 }
 
 func notFound(w http.ResponseWriter) {
-	writeProblem(w, http.StatusNotFound, "not-found", "Not found", "There is no such path.")
-}
-
-// writeProblem answers with a problem document as the API does.
-func writeProblem(w http.ResponseWriter, status int, name, title, detail string, wrong ...FieldError) {
-	writeJSON(w, status, "application/problem+json", struct {
-		Type   string       `json:"type"`
-		Title  string       `json:"title"`
-		Status int          `json:"status"`
-		Detail string       `json:"detail"`
-		Errors []FieldError `json:"errors,omitempty"`
-	}{"/problems/" + name, title, status, detail, wrong})
-}
-
-func writeJSON(w http.ResponseWriter, status int, media string, value any) {
-	text, _ := json.Marshal(value) // cannot fail: strings and finite numbers
-	w.Header().Set("Content-Type", media)
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // fails only if the client has gone
+	console.WriteProblem(w, http.StatusNotFound, "not-found", "Not found", "There is no such path.")
 }

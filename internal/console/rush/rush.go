@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/console"
 )
 
 // Bounds of a run. All runs of a process together are bounded too, because there is
@@ -90,13 +91,7 @@ var (
 )
 
 // Invalid lists the settings that are out of bounds: the field, and what is wrong.
-type Invalid []FieldError
-
-// FieldError says what is wrong with one field of a request.
-type FieldError struct {
-	Field  string `json:"field"`
-	Detail string `json:"detail"`
-}
+type Invalid []console.FieldError
 
 func (i Invalid) Error() string {
 	var parts []string
@@ -119,13 +114,13 @@ func (s Settings) check() (assembly.Spec, error) {
 	var wrong Invalid
 	spec, ok := assembly.FindStrategy(s.Strategy)
 	if !ok || spec.NeedsRowLocks() { // a rush has embedded stores
-		wrong = append(wrong, FieldError{"strategy", "must be one of " + strings.Join(strategies(), ", ")})
+		wrong = append(wrong, console.FieldError{Field: "strategy", Detail: "must be one of " + strings.Join(strategies(), ", ")})
 	}
 	if s.Clients < 1 || s.Clients > MaxClients {
-		wrong = append(wrong, FieldError{"clients", fmt.Sprintf("must be between 1 and %d", MaxClients)})
+		wrong = append(wrong, console.FieldError{Field: "clients", Detail: fmt.Sprintf("must be between 1 and %d", MaxClients)})
 	}
 	if s.Units < 1 || s.Units > MaxUnits {
-		wrong = append(wrong, FieldError{"units", fmt.Sprintf("must be between 1 and %d", MaxUnits)})
+		wrong = append(wrong, console.FieldError{Field: "units", Detail: fmt.Sprintf("must be between 1 and %d", MaxUnits)})
 	}
 	if wrong != nil {
 		return spec, wrong
@@ -153,13 +148,12 @@ type Options struct {
 // Runner runs one rush at a time. It is an http.Handler, see ServeHTTP. It is safe for
 // concurrent use.
 type Runner struct {
-	o       Options
-	notify  func(Progress)
-	ctx     context.Context // ends with the Runner
-	end     context.CancelFunc
-	mu      sync.Mutex
-	last    *run // nil: no run was started
-	running sync.WaitGroup
+	o      Options
+	notify func(Progress)
+	ctx    context.Context // ends with the Runner
+	end    context.CancelFunc
+	mu     sync.Mutex
+	last   *run // nil: no run was started
 }
 
 // New returns a Runner. A run stops when ctx ends. Call Close after that.
@@ -198,7 +192,7 @@ func (r *Runner) Start(s Settings) (Progress, error) {
 	}
 	started := newRun(r.ctx, r.o, r.notify, spec, s)
 	r.last = started
-	r.running.Go(started.do)
+	go started.do()
 	return started.progress(), nil
 }
 
@@ -240,6 +234,9 @@ func (r *Runner) Stop(ctx context.Context) (Progress, error) {
 func (r *Runner) Close() {
 	r.mu.Lock()
 	r.end()
+	last := r.last // Start starts no more runs
 	r.mu.Unlock()
-	r.running.Wait()
+	if last != nil {
+		<-last.done
+	}
 }

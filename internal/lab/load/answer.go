@@ -94,7 +94,7 @@ func causeOf(err error) string {
 	switch {
 	case strings.Contains(text, "connection refused"):
 		return NoConnection
-	case strings.Contains(text, "Client.Timeout"), strings.Contains(text, "deadline exceeded"):
+	case strings.Contains(text, "deadline exceeded"):
 		return TimedOut
 	}
 	return NoAnswer

@@ -20,6 +20,7 @@ import (
 type Client struct {
 	http    *http.Client
 	options []client.Option
+	observe func(*http.Request) func(Answer)
 
 	mu       sync.Mutex
 	services map[string]*client.Client // by URL
@@ -28,10 +29,16 @@ type Client struct {
 // NewClient returns a client that sends requests over the transport. Options are those of
 // the public client.
 func NewClient(transport http.RoundTripper, options ...client.Option) *Client {
-	c := &Client{http: &http.Client{Transport: recorder{transport}}, services: make(map[string]*client.Client)}
+	c := &Client{services: make(map[string]*client.Client), observe: func(*http.Request) func(Answer) { return func(Answer) {} }}
+	c.http = &http.Client{Transport: recorder{transport, c}}
 	c.options = append([]client.Option{client.WithHTTPClient(c.http), client.WithTries(1), client.WithoutKeys()}, options...)
 	return c
 }
+
+// Observe calls begin with each request before it is sent. It calls the function that begin returned
+// when the answer has arrived or was given up. That answer has no Order and no Took. Call Observe
+// before the first request.
+func (c *Client) Observe(begin func(*http.Request) (end func(Answer))) { c.observe = begin }
 
 // At returns the public client of the service at the URL.
 func (c *Client) At(url string) (*client.Client, error) {
@@ -60,13 +67,8 @@ func (c *Client) Send(ctx context.Context, url string, call func(ctx context.Con
 		}
 	}
 	a.Took = time.Since(start)
-	switch {
-	case a.Status == 0 && err != nil:
-		a.Problem = causeOf(err)
-	case a.Status == 0:
+	if a.Status == 0 && a.Problem == "" { // nothing was sent, for example because the URL is malformed
 		a.Problem = NoAnswer
-	default:
-		a.readProblem()
 	}
 	return a
 }
@@ -100,11 +102,32 @@ func (c *Client) CloseIdleConnections() { c.http.CloseIdleConnections() }
 // recordKey is the key of the *Answer in the context of a call that is recorded.
 type recordKey struct{}
 
-// recorder records the answers to requests whose context asks for it.
-type recorder struct{ http.RoundTripper }
+// recorder records the answer to each request for the observer of the client, and for the context
+// of the request if it asks for it.
+type recorder struct {
+	http.RoundTripper
+	client *Client
+}
 
 // RoundTrip sends a request once.
 func (r recorder) RoundTrip(request *http.Request) (*http.Response, error) {
+	end := r.client.observe(request)
+	var a Answer
+	response, err := r.send(request, &a)
+	if err != nil {
+		a.Problem = causeOf(err)
+	} else {
+		a.readProblem()
+	}
+	end(a)
+	if called, recorded := request.Context().Value(recordKey{}).(*Answer); recorded {
+		*called = a
+	}
+	return response, err
+}
+
+// send sends a request once, and reads the whole answer.
+func (r recorder) send(request *http.Request, a *Answer) (*http.Response, error) {
 	if key := request.Header.Get("Idempotency-Key"); key != "" {
 		// The name is in lower case. With the usual name, package http would repeat an unanswered
 		// request by itself. The record would then have only the second answer: "connection
@@ -116,9 +139,8 @@ func (r recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 		request = &own
 	}
 	response, err := r.RoundTripper.RoundTrip(request)
-	a, recorded := request.Context().Value(recordKey{}).(*Answer)
-	if err != nil || !recorded {
-		return response, err
+	if err != nil {
+		return nil, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)

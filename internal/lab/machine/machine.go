@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // tick is the unit of CPU time in /proc on every Linux that Go supports.
@@ -48,7 +50,7 @@ func Listening(port int) []int {
 			pids = append(pids, process.PID)
 		}
 	}
-	return withDescendants(pids, processes)
+	return testenv.WithDescendants(pids...)
 }
 
 // listeningSockets returns the sockets that listen on the TCP port, by the names that
@@ -70,24 +72,6 @@ func listeningSockets(port int) map[string]bool {
 		}
 	}
 	return sockets
-}
-
-// withDescendants adds all descendants of the processes with these IDs.
-func withDescendants(pids []int, processes []procfs.Proc) []int {
-	children := make(map[int][]int)
-	for _, process := range processes {
-		if stat, err := process.Stat(); err == nil {
-			children[stat.PPID] = append(children[stat.PPID], process.PID)
-		}
-	}
-	for i := 0; i < len(pids); i++ { // pids grows during the loop
-		for _, child := range children[pids[i]] {
-			if !slices.Contains(pids, child) {
-				pids = append(pids, child)
-			}
-		}
-	}
-	return pids
 }
 
 // Name returns the name of the process, at most 15 letters of its program. It is empty if
