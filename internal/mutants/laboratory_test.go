@@ -101,6 +101,7 @@ var laboratory = []mutant{
 	{"an answer that was cut short is whole", "loadtest/history/record.go", "text, err := io.ReadAll(response.Body)\n\tif err != nil {", "text, err := io.ReadAll(response.Body)\n\tif false {", "loadtest/history TestRecorder"},
 	{"a key may have two orders", "loadtest/history/check.go", "for i := 1; i < len(sales); i++ {", "for i := len(sales); i < len(sales); i++ {", "loadtest/history TestCheck/two_orders_of_one_key"},
 	{"a read may contradict an earlier one", "loadtest/history/check.go", "case h.stepsBack(s) != \"\":", "case false:", "loadtest/history TestCheck/cancelled_in_a_read,_and_pending_again"},
+	{"a read need not show an accepted call", "loadtest/history/check.go", "act.Outcome == Accepted && act.End < c.Begin && ", "false && ", "loadtest/history TestCheck/cancelled,_and_a_later_read_does_not_show_it"},
 	{"an order may be missing between two reads", "loadtest/history/check.go", "c.Outcome != Accepted && c.Begin > s.acceptedAt()", "false", "loadtest/history TestCheck/queued,_lost_and_found"},
 	{"an order may be missing in a list", "loadtest/history/check.go", "if c.Begin > s.end && ", "if false && ", "loadtest/history TestCheck/not_listed"},
 	{"a list has orders of later calls", "loadtest/history/check.go", "if c.End < lost.begin {", "if false {", "loadtest/history TestCheck/listed_before_it_was_ordered"},

@@ -360,7 +360,7 @@ func (h *history) unfit(s *sale) (missing, fault string) {
 
 // stepsBack returns how a read of an order contradicts an earlier answer, or "". Every read and
 // every list after the order was accepted must have the order. Its steps in a read must begin with
-// those of each earlier read.
+// those of each earlier read, and include those of the calls that were accepted before.
 func (h *history) stepsBack(s *sale) string {
 	reads := h.reads[s.id]
 	for i, c := range reads {
@@ -370,6 +370,11 @@ func (h *history) stepsBack(s *sale) string {
 		for _, earlier := range reads[:i] {
 			if n := len(earlier.Steps); earlier.End < c.Begin && (len(c.Steps) < n || !slices.Equal(c.Steps[:n], earlier.Steps)) {
 				return fmt.Sprintf("a read of order %s lacks a step of an earlier read", s.id)
+			}
+		}
+		for _, act := range h.acts[s.id] {
+			if c.Outcome == Accepted && act.Outcome == Accepted && act.End < c.Begin && !slices.Contains(c.Steps, leadsTo[act.Call]) {
+				return fmt.Sprintf("%s of order %s was accepted, and a later read does not show it", act.Call, s.id)
 			}
 		}
 	}
