@@ -90,6 +90,7 @@ var httpAPI = []mutant{
 	{"everybody orders in a rush", rushHTTP, "|| !last.knows(q.Header)", "", "internal/console/rush TestStrangers"},
 	{"the clients of a rush accept any certificate", "internal/certificate/certificate.go", "if !s.PeerCertificates[0].Equal(p.Leaf()) {", "if false {", "internal/certificate TestClientConfig"},
 	{"two rushes at once", rush, "case r.last != nil && !r.last.over():", "case false:", "internal/console/rush TestOneAtATime"},
+	{"a rush closes its stores under an order", rushRun, "\tr.serving.Wait()\n", "", "internal/console/rush TestCloseDoor"},
 	{"a rush reports what it believes", rushRun, "r.p.Sold = sold", "r.p.Sold = min(sold, r.p.Units)", "internal/console/rush TestStrategies/none"},
 	{"the doctor ignores problems", "internal/doctor/doctor.go", "n := count[store.Problem]; n > 0", "n := count[store.Problem]; n > 99", "cmd/api TestDoctor_Flags"},
 	{"the doctor relies on a guard that is off", "internal/doctor/doctor.go", "case !o.Strategy.Sound && !guarded:", "case !o.Strategy.Sound && !o.Strategy.HasGate():", "cmd/api TestDoctor_Flags"},

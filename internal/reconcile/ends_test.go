@@ -65,6 +65,21 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
+// TestRestoredToAThirdLayout checks that a superseded instance leaves the stock to its owner if the
+// ledger is restored from a backup in which a third layout has it.
+func TestRestoredToAThirdLayout(t *testing.T) {
+	t.Parallel()
+	restored := ledger.Owner{Generation: 5, Layout: "earlier"}
+	row := &ownerRow{owner: restored}
+	r, _, l := started(t, row)
+	for _, owner := range []ledger.Owner{{Generation: l.Generation() + 1, Layout: "later"}, restored} {
+		row.owner = owner
+		if err := r.Ready(t.Context()); !errors.Is(err, stock.ErrSuperseded) || row.owner.Layout != owner.Layout {
+			t.Errorf("owner %q: %v, then owner %q", owner.Layout, err, row.owner.Layout)
+		}
+	}
+}
+
 // TestStepFails checks that a step's error is reported, whether the step was taken or not.
 func TestStepFails(t *testing.T) {
 	t.Parallel()

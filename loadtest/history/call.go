@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
@@ -45,6 +46,11 @@ const (
 	Refused Outcome = "refused"
 	Nothing Outcome = "nothing" // any other answer: nothing was changed, as when the service is busy
 	Unknown Outcome = "unknown" // no answer, or one that leaves the outcome open
+)
+
+var (
+	kinds    = []Kind{Take, Cancel, Pay, Refund, Set, Audit, Order, Orders, Fault}
+	outcomes = []Outcome{Accepted, Queued, Refused, Nothing, Unknown}
 )
 
 // Forever is the end of a call or hold that has no end.
@@ -82,7 +88,7 @@ type Call struct {
 	What   string        `json:"what,omitempty"`   // of a Fault
 }
 
-// Read reads a history.
+// Read reads a history. It refuses unknown calls and outcomes, which a check would ignore.
 func Read(r io.Reader) (calls []Call, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
@@ -93,6 +99,9 @@ func Read(r io.Reader) (calls []Call, err error) {
 		var c Call
 		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
 			return nil, fmt.Errorf("reading call %d: %w", len(calls)+1, err)
+		}
+		if !slices.Contains(kinds, c.Call) || !slices.Contains(outcomes, c.Outcome) {
+			return nil, fmt.Errorf("reading call %d: %q with the outcome %q is not a call", len(calls)+1, c.Call, c.Outcome)
 		}
 		if c.End < c.Begin {
 			return nil, fmt.Errorf("reading call %d: it ends at %d, before it begins at %d", len(calls)+1, c.End, c.Begin)

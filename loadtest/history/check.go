@@ -250,7 +250,8 @@ func (h *history) salesOf(tries []*Call, named map[string]bool) []*sale {
 
 // answeredSales returns the orders that the answers to the tries name, except queued orders that
 // were refused later. Each holds its units at the latest when the first 201 arrives, or without a
-// 201, when both the 202 and a read that shows the order have arrived.
+// 201, when both the 202 and a read that shows the order have arrived. A try with other lines must
+// not be answered with an order.
 func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 	for _, c := range tries {
 		if c.Outcome != Accepted && c.Outcome != Queued {
@@ -262,10 +263,13 @@ func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 				continue
 			}
 			s := asked
-			s.id = c.OrderID
+			s.id, s.lines = c.OrderID, c.Lines
 			i, sales = len(sales), append(sales, &s)
 		}
 		s := sales[i]
+		if !slices.Equal(sorted(c.Lines), sorted(s.lines)) {
+			s.fault = fmt.Sprintf("order %s was answered to a repeat of its key with other lines", s.id)
+		}
 		if c.Outcome == Accepted && (s.answered == nil || s.answered.Outcome == Queued || c.End < s.end) {
 			s.answered, s.end = c, min(s.end, c.End)
 		} else if s.answered == nil {
@@ -276,8 +280,9 @@ func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 }
 
 // lostSales returns the order of an intent whose answers were lost. It is the first of the buyer's
-// orders with the intent's lines that nothing else names. If a later list does not have such an
-// order, lostSales returns none. Without such a list, it returns an order that may exist.
+// orders with the intent's lines that nothing else names, in a list that ended after the first try
+// was sent. If a later list does not have such an order, lostSales returns none. Without such a
+// list, it returns an order that may exist.
 func (h *history) lostSales(lost sale, tries []*Call, named map[string]bool) []*sale {
 	end := tries[0].End
 	for _, c := range tries {
@@ -285,6 +290,9 @@ func (h *history) lostSales(lost sale, tries []*Call, named map[string]bool) []*
 	}
 	complete := false
 	for _, c := range h.lists[lost.buyer] {
+		if c.End < lost.begin {
+			continue
+		}
 		for _, o := range c.Found {
 			if !named[o.ID] && slices.Equal(o.Lines, sorted(lost.lines)) {
 				named[o.ID] = true
@@ -340,14 +348,50 @@ func (h *history) unfit(s *sale) (missing, fault string) {
 	switch {
 	case s.answered != nil && after(s.answered) || slices.ContainsFunc(h.acts[s.id], after):
 		missing = fmt.Sprintf("order %s was not read at the end", s.id)
-	case last.Outcome != Accepted:
-		fault = fmt.Sprintf("order %s was accepted and is not found", s.id)
+	case h.stepsBack(s) != "":
+		fault = h.stepsBack(s)
 	case last.Buyer != s.buyer || !slices.Equal(last.Lines, sorted(s.lines)):
 		fault = fmt.Sprintf("order %s has another buyer or other lines than its request", s.id)
 	case last.OrderStatus == client.OrderQueued:
 		missing = fmt.Sprintf("order %s is still queued", s.id)
 	}
 	return missing, fault
+}
+
+// stepsBack returns how a read of an order contradicts an earlier answer, or "". Every read and
+// every list after the order was accepted must have the order. Its steps in a read must begin with
+// those of each earlier read, and include those of the calls that were accepted before.
+func (h *history) stepsBack(s *sale) string {
+	reads := h.reads[s.id]
+	for i, c := range reads {
+		if c.Outcome != Accepted && c.Begin > s.acceptedAt() {
+			return fmt.Sprintf("order %s was accepted and is not found", s.id)
+		}
+		for _, earlier := range reads[:i] {
+			if n := len(earlier.Steps); earlier.End < c.Begin && (len(c.Steps) < n || !slices.Equal(c.Steps[:n], earlier.Steps)) {
+				return fmt.Sprintf("a read of order %s lacks a step of an earlier read", s.id)
+			}
+		}
+		for _, act := range h.acts[s.id] {
+			if c.Outcome == Accepted && act.Outcome == Accepted && act.End < c.Begin && !slices.Contains(c.Steps, leadsTo[act.Call]) {
+				return fmt.Sprintf("%s of order %s was accepted, and a later read does not show it", act.Call, s.id)
+			}
+		}
+	}
+	for _, c := range h.lists[s.buyer] {
+		if c.Begin > s.end && !slices.ContainsFunc(c.Found, func(o client.Order) bool { return o.ID == s.id }) {
+			return fmt.Sprintf("order %s was accepted and is not listed", s.id)
+		}
+	}
+	return ""
+}
+
+// acceptedAt returns when the client knew that the order exists, even if it was still queued.
+func (s *sale) acceptedAt() int64 {
+	if s.answered == nil {
+		return s.end
+	}
+	return s.answered.End
 }
 
 // followSteps adds the changes of an order's units according to the steps of its last read.
@@ -436,6 +480,12 @@ func (h *history) check(sku string, o Options) Verdict {
 			return v
 		case s.missing != "" && v.Decision == Linearizable:
 			v.Decision, v.Why = Undecided, s.missing
+		}
+	}
+	for i := range h.calls {
+		if c := &h.calls[i]; c.Call == Take && c.Outcome == Refused && quantity(c.Lines, sku) > 0 && quantity(c.Lines, c.SKU) == 0 {
+			v.Decision, v.Why, v.Part = NotLinearizable, fmt.Sprintf("a refusal names the SKU %q, which was not ordered: %v", c.SKU, *c), []Call{*c}
+			return v
 		}
 	}
 	for _, order := range h.stray {

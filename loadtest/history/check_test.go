@@ -162,6 +162,18 @@ func TestCheck(t *testing.T) {
 		{"revived without units", []call{created, at(2, 3, took("o", 2)), at(30, 31, took("p", 2)), at(40, 41, act(history.Pay, "o", history.Accepted)), at(90, 91, read("o", 2, client.OrderExpired, client.OrderPaid)), at(90, 91, read("p", 2)), at(92, 93, rest(2, 4))}, no, ""},
 		{"a late payment that was refused holds units for a while", []call{created, at(2, 3, took("o", 2)), at(10, 11, read("o", 2, client.OrderExpired)), at(40, 45, act(history.Pay, "o", history.Nothing)), at(42, 43, soldOut(1)), at(90, 91, read("o", 2, client.OrderExpired)), at(92, 93, rest(2, 0))}, yes, ""},
 
+		{"cancelled in a read, and pending again", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Unknown)), at(6, 7, read("o", 2, client.OrderCancelled)), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, no, "lacks a step"},
+		{"cancelled, and a later read does not show it", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Accepted)), at(6, 7, read("o", 2)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, rest(2, 0))}, no, "a later read does not show it"},
+		{"cancelled in a read that overlaps another", []call{created, at(2, 3, took("o", 2)), at(4, 5, act(history.Cancel, "o", history.Unknown)), at(6, 9, read("o", 2, client.OrderCancelled)), at(7, 8, read("o", 2)), at(90, 91, read("o", 2, client.OrderCancelled)), at(92, 93, rest(2, 0))}, yes, ""},
+		{"found, lost and found", []call{created, at(2, 3, took("o", 2)), at(4, 5, call{Call: history.Order, Status: 404, OrderID: "o"}), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, no, "is not found"},
+		{"queued, lost and found", []call{created, at(2, 3, queued("o", 2)), at(4, 5, call{Call: history.Order, Status: 404, OrderID: "o"}), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, no, "is not found"},
+		{"not listed", []call{created, at(2, 3, took("o", 2)), at(4, 5, list("o")), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, no, "is not listed"},
+		{"queued and not listed yet", []call{created, at(2, 3, queued("o", 2)), at(4, 5, list("o")), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, yes, ""},
+		{"listed before it was ordered", []call{created, at(1, 2, list("o", client.Order{ID: "o", BuyerID: "o", Lines: lines(2)})), at(4, 5, tried("o", 2, history.Unknown)), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, no, "no call asked for it"},
+		{"a key repeated with other lines", []call{created, at(2, 3, keyed(took("o", 2), "k")), at(4, 5, keyed(call{Call: history.Take, Outcome: history.Accepted, Buyer: "o", Lines: lines(1), OrderID: "o"}, "k")), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, no, "other lines"},
+		{"a key used for other lines first", []call{created, at(2, 3, keyed(tried("o", 1, history.Nothing), "k")), at(4, 5, keyed(took("o", 2), "k")), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, yes, ""},
+		{"refused for a SKU that was not ordered", []call{created, at(2, 3, call{Call: history.Take, Outcome: history.Refused, Buyer: "x", Lines: lines(1), SKU: "b"}), at(92, 93, rest(2, 0))}, no, "was not ordered"},
+
 		{"restocked", []call{created, at(2, 3, took("o", 2)), at(4, 5, total(3)), at(6, 7, took("p", 1)), at(90, 91, read("o", 2)), at(90, 91, read("p", 1)), at(92, 93, rest(3, 3))}, yes, ""},
 		{"sold before the restock", []call{created, at(2, 3, took("o", 2)), at(4, 5, took("p", 1)), at(6, 7, total(3)), at(90, 91, read("o", 2)), at(90, 91, read("p", 1)), at(92, 93, rest(3, 3))}, no, "order p"},
 		{"shrunk", []call{created, at(2, 3, total(1)), at(4, 5, soldOut(2)), at(92, 93, rest(1, 0))}, yes, ""},

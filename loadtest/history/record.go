@@ -101,7 +101,11 @@ func asked(request *http.Request) (c Call, ok bool) {
 	case method == http.MethodGet && path.last(2) == "orders":
 		c.Call, c.OrderID = Order, path.last(1)
 	case method == http.MethodGet && path.last(1) == "orders":
-		c.Call, c.Buyer = Orders, request.URL.Query().Get("buyer_id")
+		query := request.URL.Query()
+		if query.Has("status") || query.Has("after") { // such a list does not prove that an order is missing
+			return c, false
+		}
+		c.Call, c.Buyer = Orders, query.Get("buyer_id")
 	default:
 		return c, false
 	}

@@ -40,7 +40,8 @@ func TestRecorder(t *testing.T) {
 		{404, `{"type":"/problems/unknown-order"}`},
 		{200, `{"orders":[` + order + `],"next":null}`},
 		{200, `{"orders":[],"next":"o-1"}`},
-		{200, `{"status":"ready"}`}, // not a call that histories record
+		{200, `{"orders":[],"next":null}`}, // of one status only
+		{200, `{"status":"ready"}`},        // not a call that histories record
 	}
 	next := 0
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -76,6 +77,7 @@ func TestRecorder(t *testing.T) {
 	_, _ = s.Order(ctx, "o-2")
 	_, _ = s.ListOrders(ctx, client.OrderFilter{BuyerID: "u-1"})
 	_, _ = s.ListOrders(ctx, client.OrderFilter{BuyerID: "u-1"})
+	_, _ = s.ListOrders(ctx, client.OrderFilter{BuyerID: "u-1", Status: client.OrderPaid})
 	_ = s.Ready(ctx)
 	service.Close()
 	c.Place(ctx, service.URL, request)
@@ -190,9 +192,11 @@ func (f *failsOnce) Write(b []byte) (int, error) {
 func TestRead(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{
-		`{"call":"take","begin":1,"end":2}` + "\n{": "call 2",
-		`{"call":"take","begin":3,"end":2}`:         "before it begins",
-		strings.Repeat(" ", 1<<20):                  "too long",
+		`{"call":"take","outcome":"nothing","begin":1,"end":2}` + "\n{": "call 2",
+		`{"call":"take","outcome":"nothing","begin":3,"end":2}`:         "before it begins",
+		`{"call":"taken","outcome":"accepted","begin":1,"end":2}`:       `"taken" with the outcome "accepted"`,
+		`{"call":"take","outcome":"refuse","begin":1,"end":2}`:          `"take" with the outcome "refuse"`,
+		strings.Repeat(" ", 1<<20):                                      "too long",
 	} {
 		if _, err := history.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)

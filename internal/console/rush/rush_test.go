@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -377,6 +378,32 @@ func TestOverTLS(t *testing.T) {
 		}
 		return
 	}
+}
+
+// TestCloseDoor checks that the orders are counted, and the stores closed, only after the last
+// order has left the shop, and that none enters any more.
+func TestCloseDoor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := &run{shop: &shop{}}
+		if r.enter() == nil {
+			t.Fatal("the door is closed")
+		}
+		var closed atomic.Bool
+		go func() {
+			r.closeDoor()
+			closed.Store(true)
+		}()
+		synctest.Wait()
+		if closed.Load() || r.enter() != nil {
+			t.Errorf("an order is in the shop, and the shop is closed: %t; another enters: %t", closed.Load(), r.enter() != nil)
+		}
+		r.serving.Done()
+		synctest.Wait()
+		if !closed.Load() {
+			t.Error("the shop is empty and not closed")
+		}
+	})
 }
 
 // TestClose checks that Close ends a run soon, in any state, and leaves no goroutine and no file
