@@ -157,6 +157,7 @@ var placing = []mutant{
 	{"flight with records is refilled away", drift, "recorded[sku] == seen.inFlight", "recorded[sku] < 0", "internal/protocol TestFlightWithoutRecords/SQLite"},
 	{"one bad SKU stops the sweep", sweeping, "errs := []error{r.Deliver(ctx, \"\")}", "errs := []error{r.Deliver(ctx, \"\")}\n\tif errs[0] != nil {\n\t\treturn errs[0]\n\t}", "internal/protocol TestOneBadSKU/SQLite"},
 	{"a row of a later generation than the ledger's raises nothing", refill, "return nil, r.generations.catchUp(ctx, later)", "return nil, r.generations.follow(ctx, later-1)", "internal/protocol TestRowOfALaterGeneration/SQLite"},
+	{"an audit compares reads of two epochs", audits, "f.Count.Epoch != earlier.Count.Epoch", "false", "internal/reconcile TestAgreed"},
 	{"a third layout frees a superseded instance", ownership, "(owner.Generation >= current || g.superseded.Load())", "owner.Generation >= current", "internal/reconcile TestRestoredToAThirdLayout"},
 	{"the layout of a restored ledger supersedes", ownership, "(owner.Generation >= current || g.superseded.Load())", "(owner.Generation >= 0 || current > 0)", "internal/protocol TestRestoredToAnotherLayout/SQLite"},
 	{"a raise during a check is a restored ledger", ownership, "owner.Generation < before:", "owner.Generation < g.current():", "internal/reconcile TestRaiseDuringACheck"},

@@ -80,6 +80,22 @@ func TestRestoredToAThirdLayout(t *testing.T) {
 	}
 }
 
+// TestAgreed checks that two reads of a SKU under two epochs agree on nothing: each may have met
+// a refill that was under way.
+func TestAgreed(t *testing.T) {
+	t.Parallel()
+	notFilled := func(epoch int64) (f Finding) {
+		f.Count.Epoch = epoch
+		f.add(NotFilled, 0, 0)
+		return f
+	}
+	for earlier, want := range map[int64]int{6: 0, 7: 1} {
+		if got := notFilled(7).agreed(notFilled(earlier)); len(got) != want {
+			t.Errorf("epochs %d and 7: %v", earlier, got)
+		}
+	}
+}
+
 // TestStepFails checks that a step's error is reported, whether the step was taken or not.
 func TestStepFails(t *testing.T) {
 	t.Parallel()
