@@ -350,6 +350,8 @@ func (h *history) unfit(s *sale) (missing, fault string) {
 		missing = fmt.Sprintf("order %s was not read at the end", s.id)
 	case h.stepsBack(s) != "":
 		fault = h.stepsBack(s)
+	case !h.listed(s):
+		fault = fmt.Sprintf("order %s was accepted and is not listed", s.id)
 	case last.Buyer != s.buyer || !slices.Equal(last.Lines, sorted(s.lines)):
 		fault = fmt.Sprintf("order %s has another buyer or other lines than its request", s.id)
 	case last.OrderStatus == client.OrderQueued:
@@ -358,9 +360,9 @@ func (h *history) unfit(s *sale) (missing, fault string) {
 	return missing, fault
 }
 
-// stepsBack returns how a read of an order contradicts an earlier answer, or "". Every read and
-// every list after the order was accepted must have the order. Its steps in a read must begin with
-// those of each earlier read, and include those of the calls that were accepted before.
+// stepsBack returns how a read of an order contradicts an earlier answer, or "". Every read after the
+// order was accepted must have the order. Its steps in a read must begin with those of each earlier
+// read, and include those of the calls that were accepted before.
 func (h *history) stepsBack(s *sale) string {
 	reads := h.reads[s.id]
 	for i, c := range reads {
@@ -378,12 +380,17 @@ func (h *history) stepsBack(s *sale) string {
 			}
 		}
 	}
+	return ""
+}
+
+// listed reports whether all lists after the order was accepted have the order.
+func (h *history) listed(s *sale) bool {
 	for _, c := range h.lists[s.buyer] {
 		if c.Begin > s.end && !slices.ContainsFunc(c.Found, func(o client.Order) bool { return o.ID == s.id }) {
-			return fmt.Sprintf("order %s was accepted and is not listed", s.id)
+			return false
 		}
 	}
-	return ""
+	return true
 }
 
 // acceptedAt returns when the client knew that the order exists, even if it was still queued.
@@ -465,6 +472,22 @@ func quantity(lines []client.Line, sku string) (n int64) {
 	return n
 }
 
+// unasked returns what an answer about the SKU has that no call asked for, and the call if it is
+// known: the SKU of a refusal, or an order.
+func (h *history) unasked(sku string) (why string, part []Call) {
+	for i := range h.calls {
+		if c := &h.calls[i]; c.Call == Take && c.Outcome == Refused && quantity(c.Lines, sku) > 0 && quantity(c.Lines, c.SKU) == 0 {
+			return fmt.Sprintf("a refusal names the SKU %q, which was not ordered: %v", c.SKU, *c), []Call{*c}
+		}
+	}
+	for _, order := range h.stray {
+		if quantity(order.Lines, sku) > 0 {
+			return fmt.Sprintf("order %s exists, and no call asked for it", order.ID), nil
+		}
+	}
+	return "", nil
+}
+
 // check returns the verdict on one SKU.
 func (h *history) check(sku string, o Options) Verdict {
 	v := Verdict{SKU: sku, Calls: h.skus[sku], Decision: Linearizable}
@@ -482,17 +505,9 @@ func (h *history) check(sku string, o Options) Verdict {
 			v.Decision, v.Why = Undecided, s.missing
 		}
 	}
-	for i := range h.calls {
-		if c := &h.calls[i]; c.Call == Take && c.Outcome == Refused && quantity(c.Lines, sku) > 0 && quantity(c.Lines, c.SKU) == 0 {
-			v.Decision, v.Why, v.Part = NotLinearizable, fmt.Sprintf("a refusal names the SKU %q, which was not ordered: %v", c.SKU, *c), []Call{*c}
-			return v
-		}
-	}
-	for _, order := range h.stray {
-		if quantity(order.Lines, sku) > 0 {
-			v.Decision, v.Why = NotLinearizable, fmt.Sprintf("order %s exists, and no call asked for it", order.ID)
-			return v
-		}
+	if why, part := h.unasked(sku); why != "" {
+		v.Decision, v.Why, v.Part = NotLinearizable, why, part
+		return v
 	}
 	if v.Decision == Linearizable && p.missing != "" {
 		v.Decision, v.Why = Undecided, p.missing

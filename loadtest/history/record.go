@@ -101,15 +101,21 @@ func asked(request *http.Request) (c Call, ok bool) {
 	case method == http.MethodGet && path.last(2) == "orders":
 		c.Call, c.OrderID = Order, path.last(1)
 	case method == http.MethodGet && path.last(1) == "orders":
-		query := request.URL.Query()
-		if query.Has("status") || query.Has("after") { // such a list does not prove that an order is missing
-			return c, false
-		}
-		c.Call, c.Buyer = Orders, query.Get("buyer_id")
+		return c.askedList(request.URL.Query())
 	default:
 		return c, false
 	}
 	c.readRequest(request)
+	return c, true
+}
+
+// askedList returns the call that a request for a list makes. A list of one status, or a later page,
+// does not prove that an order is missing.
+func (c Call) askedList(query url.Values) (call Call, ok bool) {
+	if query.Has("status") || query.Has("after") {
+		return c, false
+	}
+	c.Call, c.Buyer = Orders, query.Get("buyer_id")
 	return c, true
 }
 
