@@ -124,6 +124,8 @@ var placing = []mutant{
 	{"a lost take is left alone", service, "if !s.reconciler.GiveBack(ctx, take) {", "if false {", "internal/protocol TestCompensationOutlivesTheRequest/SQLite"},
 	{"a refused order's units stay at the gate", takes, "\tdefault:\n\t\tr.GiveBack(ctx, t)", "\tdefault:", "internal/protocol TestNoAnswerBeforeCommit/SQLite"},
 	{"a refill after a guard refusal is not logged", refill, "\t\tr.log.WarnContext(ctx, \"the gate admitted units that the ledger does not have; refilling\",\n\t\t\t\"sku\", refusal.SKU, \"gate\", level.Available, \"in_flight\", level.InFlight, \"ledger\", row.Available)\n", "", "internal/reconcile TestGuardRefusals"},
+	{"a guard refusal of a take that was given back refills", refill, " || level.Available+level.InFlight <= row.Available", "", "internal/reconcile TestGuardRefusals"},
+	{"units in flight are no excess", refill, "level.Available+level.InFlight <= row.Available", "level.Available <= row.Available", "internal/reconcile TestGuardRefusals"},
 	{"a guard refusal proves nothing", takes, "r.refillAfterGuardRefusal(ctx, t, out.Reason())", "", "internal/protocol TestGuardRefusal/SQLite"},
 	{"one bad order fails its group", record, "case sqltx.IsStatementError(err):\n\t\t\treturn l.divide(ctx, rs, own, err)", "case sqltx.IsStatementError(err):\n\t\t\treturn unreachable(rs, err)", "internal/ledger TestDividedGroup/SQLite"},
 	{"a locked row stops the others", slowGroups, "if g.ended || ls.groups == maxSlowGroups {", "if true {", "internal/ledger TestSlowGroupsAreOvertaken"},

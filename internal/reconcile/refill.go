@@ -102,9 +102,10 @@ func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level 
 	return nil
 }
 
-// refillAfterGuardRefusal refills a SKU whose gate admitted units that the ledger
-// does not have, unless it has been refilled since the take. It does so at most
-// once a second for each SKU.
+// refillAfterGuardRefusal refills a SKU whose gate admitted units that the ledger does not have,
+// unless it has been refilled since the take. It does so at most once a second for each SKU. If the
+// gate has no more than the ledger, recovery gave this take back while it waited for its
+// transaction, and another order has its units.
 func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, reason error) {
 	var refusal *stock.Refusal
 	if !errors.As(reason, &refusal) || !r.limiter.allow(refusal.SKU, time.Now()) {
@@ -117,7 +118,7 @@ func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, 
 		}
 	}
 	err := r.refillIf(ctx, refusal.SKU, func(row ledger.StockRow, level stock.Level) bool {
-		if row.Epoch != epoch {
+		if row.Epoch != epoch || level.Available+level.InFlight <= row.Available {
 			return false
 		}
 		r.log.WarnContext(ctx, "the gate admitted units that the ledger does not have; refilling",

@@ -70,26 +70,33 @@ func TestGuardRefusals(t *testing.T) {
 			}
 		}
 		now := func() stock.Take { return takeOf("a", l.rows["a"].Epoch) }
+		oversell := func() {
+			gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: l.rows["a"].Epoch, Available: 3, InFlight: 1}
+		}
 		refuse(stale, 1)
 		if level := gate.redis.counts["a"]; level.Available != 3 || level.Epoch != l.rows["a"].Epoch {
 			t.Errorf("the gate has %+v", level)
 		}
+		oversell()
 		refuse(now(), 1)
 		time.Sleep(999 * time.Millisecond)
 		refuse(now(), 1)
 		time.Sleep(time.Millisecond)
 		refuse(now(), 2)
 		time.Sleep(time.Second)
+		refuse(now(), 2) // recovery gave the take back, and another order has its units
+		oversell()
+		time.Sleep(time.Second)
 		refuse(stale, 2) // refilled since the take
-		if len(gate.given) != 5 || value(t, r.metrics.guardRefusals) != 5 {
-			t.Errorf("%d takes were given back, %v guard refusals are counted, want 5", len(gate.given), value(t, r.metrics.guardRefusals))
+		if len(gate.given) != 6 || value(t, r.metrics.guardRefusals) != 6 {
+			t.Errorf("%d takes were given back, %v guard refusals are counted, want 6", len(gate.given), value(t, r.metrics.guardRefusals))
 		}
 		if w := log.warnings(); strings.Count(w, "refilling") != 2 || !strings.Contains(w, "sku=a gate=7 in_flight=0 ledger=3") {
 			t.Errorf("logged %q, want both refills", w)
 		}
 		time.Sleep(time.Second)
 		r.FinishTake(t.Context(), now(), order.Refused(stock.Refuse("a", stock.ErrBuyerLimit)))
-		if len(l.raises) != 2 || value(t, r.metrics.guardRefusals) != 5 {
+		if len(l.raises) != 2 || value(t, r.metrics.guardRefusals) != 6 {
 			t.Error("a refusal for another reason counts as one for lack of stock")
 		}
 	})
