@@ -60,17 +60,19 @@ func TestFailingStatements(t *testing.T) {
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	name := "a"
 	for _, statement := range []string{"DO SETVAL", "NEXTVAL(fencing_tokens), "} { // the sequence is new, so it must be raised
 		for range 2 { // in an idle session, and in a new one, which the first failure made necessary
 			for _, request := range []func(context.Context, string) (lock.Lease, error){l.Lock, l.TryLock} {
+				name += "a" // the server may not have noticed yet that the session with the last lock ended
 				statements.Arm(faults.Fault{Kind: faults.ReadOnly, Nth: 1, Times: 2, Only: statement})
-				_, err := request(ctx, "a")
+				_, err := request(ctx, name)
 				statements.Disarm()
 				mustBeRefused(t, statement, err)
 			}
 		}
 	}
-	lease, err := l.Lock(t.Context(), "a") // granted once the server has noticed the end of the session
+	lease, err := l.Lock(t.Context(), name) // granted once the server has noticed the end of the session
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,17 +47,19 @@ func TestFailingStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	name := "a"
 	for statement, request := range map[string]func(context.Context, string) (lock.Lease, error){"pg_advisory_lock": l.Lock, "pg_try_advisory_lock": l.TryLock} {
 		for _, statement := range []string{"setval", statement, "nextval"} {
+			name += "a" // the server may not have noticed yet that the session with the last lock ended
 			wire.Arm(faults.Fault{Kind: faults.Deadlock, Nth: 1, Times: 2, Only: statement})
-			lease, err := request(t.Context(), "a")
+			lease, err := request(t.Context(), name)
 			if err == nil {
 				_ = lease.Unlock(t.Context())
 			}
 			mustBeRefused(statement, err)
 		}
 	}
-	lease, err := l.Lock(t.Context(), "a") // granted once the server has noticed the end of the session
+	lease, err := l.Lock(t.Context(), name) // granted once the server has noticed the end of the session
 	if err != nil {
 		t.Fatal(err)
 	}
