@@ -718,6 +718,9 @@ func TestConnectionOfTheGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.stop()
+	if err := g.awaitReady(); err != nil { // before, it can still have the sockets of the test
+		t.Fatal(err)
+	}
 	if !hasSocket(g.cmd.Process.Pid) {
 		t.Error("the guard has no connection")
 	}

@@ -222,8 +222,8 @@ func segments(b Backends) (*gate.Counter, gate.Gate) {
 	return b.inSegments(b.script(gate.Layout{Segments: b.Segments}))
 }
 
-// queue has a queue for each SKU. Only the instance that holds the SKU's lock consumes it. The locks are in
-// the gate's Redis.
+// queue has a queue for each SKU. Only the instance that holds the SKU's lock consumes it. The locks
+// are in the gate's Redis.
 func queue(b Backends) (*gate.Counter, gate.Gate) {
 	leases := redislock.New(b.Redis, redislock.Options{Lease: turnLease})
 	return gate.NewQueue(b.Redis, b.LedgerID, leases, lockWait)

@@ -124,8 +124,9 @@ func (w *Wire) forward(client, server net.Conn) {
 			s.sendLast(late)
 		})
 	}
-	// Close the client only now: a client that sees the end may call Disarm, which waits for the late
-	// statement. Close it before the wait for ran: the answers could wait for a client that does not read.
+	// Close the client only now: a client that sees the end may call Disarm, which waits for the
+	// late statement. Close it before the wait for ran: the answers could wait for a client that
+	// does not read.
 	client.Close()
 	<-ran
 }

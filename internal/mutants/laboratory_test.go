@@ -100,7 +100,7 @@ var laboratory = []mutant{
 	{"a list of one status is complete", "loadtest/history/record.go", "if query.Has(\"status\") || query.Has(\"after\") {", "if false {", "loadtest/history TestRecorder"},
 	{"a history may have unknown outcomes", "loadtest/history/call.go", " || !slices.Contains(outcomes, c.Outcome)", "", "loadtest/history TestRead"},
 	{"a key may have two orders", "loadtest/history/check.go", "for i := 1; i < len(sales); i++ {", "for i := len(sales); i < len(sales); i++ {", "loadtest/history TestCheck/two_orders_of_one_key"},
-	{"a read may contradict an earlier one", "loadtest/history/check.go", "case h.stepsBack(s) != \"\":", "case false:", "loadtest/history TestCheck/cancelled_in_a_read,_and_pending_again"},
+	{"a read may contradict an earlier one", "loadtest/history/check.go", "case back != \"\":", "case false:", "loadtest/history TestCheck/cancelled_in_a_read,_and_pending_again"},
 	{"a read need not show an accepted call", "loadtest/history/check.go", "act.Outcome == Accepted && act.End < c.Begin && ", "false && ", "loadtest/history TestCheck/cancelled,_and_a_later_read_does_not_show_it"},
 	{"an order may be missing between two reads", "loadtest/history/check.go", "c.Outcome != Accepted && c.Begin > s.acceptedAt()", "false", "loadtest/history TestCheck/queued,_lost_and_found"},
 	{"an order may be missing in a list", "loadtest/history/check.go", "if c.Begin > s.end && ", "if false && ", "loadtest/history TestCheck/not_listed"},

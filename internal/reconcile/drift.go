@@ -212,8 +212,8 @@ func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 	return joined(errs)
 }
 
-// refillDrifted refills the SKU if its counts are still those seen. The SKU remains a suspect until the
-// next check, which finds another epoch, or refills it again.
+// refillDrifted refills the SKU if its counts are still those seen. The SKU remains a suspect until
+// the next check, which finds another epoch, or refills it again.
 func (r *Reconciler) refillDrifted(ctx context.Context, sku stock.SKU, seen difference) error {
 	r.log.Warn("gate and ledger differ at rest; refilling",
 		"sku", sku, "gate", seen.gate, "in_flight", seen.inFlight, "ledger", seen.ledger)

@@ -118,7 +118,7 @@ func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, 
 		}
 	}
 	err := r.refillIf(ctx, refusal.SKU, func(row ledger.StockRow, level stock.Level) bool {
-		if row.Epoch != epoch || level.Available+level.InFlight <= row.Available {
+		if row.Epoch != epoch || stock.Compare(row.Units(), &level, row.Units()).Most <= 0 {
 			return false
 		}
 		r.log.WarnContext(ctx, "the gate admitted units that the ledger does not have; refilling",

@@ -336,8 +336,8 @@ func (h *history) follow(s *sale) {
 	h.followActs(s, last)
 }
 
-// unfit returns why the last read of an order does not show what became of its units: what the history
-// lacks, or the contradiction.
+// unfit returns why the last read of an order does not show what became of its units: what the
+// history lacks, or the contradiction.
 func (h *history) unfit(s *sale) (missing, fault string) {
 	reads := h.reads[s.id]
 	if len(reads) == 0 {
@@ -345,11 +345,12 @@ func (h *history) unfit(s *sale) (missing, fault string) {
 	}
 	last := reads[len(reads)-1]
 	after := func(c *Call) bool { return last.Begin < c.End }
+	back := h.stepsBack(s)
 	switch {
 	case s.answered != nil && after(s.answered) || slices.ContainsFunc(h.acts[s.id], after):
 		missing = fmt.Sprintf("order %s was not read at the end", s.id)
-	case h.stepsBack(s) != "":
-		fault = h.stepsBack(s)
+	case back != "":
+		fault = back
 	case !h.listed(s):
 		fault = fmt.Sprintf("order %s was accepted and is not listed", s.id)
 	case last.Buyer != s.buyer || !slices.Equal(last.Lines, sorted(s.lines)):

@@ -32,7 +32,8 @@ func Main(name string, run func(ctx context.Context, args []string, stdout, stde
 	os.Exit(ExitCode(ctx, name, run(ctx, os.Args[1:], os.Stdout, os.Stderr), os.Stderr))
 }
 
-// ExitCode prints err and returns the exit code for it. After an interrupt, the code is ExitInterrupted, whatever err is.
+// ExitCode prints err and returns the exit code for it. After an interrupt, the code is
+// ExitInterrupted, whatever err is.
 func ExitCode(ctx context.Context, name string, err error, stderr io.Writer) int {
 	if ctx.Err() != nil {
 		fmt.Fprintf(stderr, "%s: interrupted\n", name)
