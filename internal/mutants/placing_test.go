@@ -262,4 +262,13 @@ var placing = []mutant{
 	{"a group waits forever if no locked row is found", slowGroups, "if len(locked) == 0 {", "if false {", "internal/ledger TestLockWaits"},
 	{"the parts of an unreadable slot are sold", slots, "\t\trs[r.sku] = &r\n\t\treturn err\n", "\t\trs[r.sku] = &r\n\t\t_ = err\n\t\treturn nil\n", "internal/ledger/cutter TestFailures"},
 	{"Close waits for a whole count of claims", "internal/ledger/ledger.go", "\tl.close()\n", "", "internal/ledger TestCountClaims_Closed/SQLite"},
+	{"a check of stock that was taken over is logged as failed", reconciling, "if err != nil && !errors.Is(err, stock.ErrSuperseded) {", "if err != nil {", "internal/reconcile TestStoresUp/another_layout_has_the_stock"},
+	{"a running instance does not measure the database's clock", reconciling, "loops.Go(func() { r.ledger.KeepClock(ctx) })", "", "internal/reconcile TestRun"},
+	{"a running instance leaves open takes open", reconciling, "loops.Go(func() { r.endOpenTakes(ctx) })", "", "internal/reconcile TestRun"},
+	{"a running instance recovers no takes", reconciling, "loops.Go(func() { r.keepRecovering(ctx) })", "", "internal/reconcile TestRun"},
+	{"a take that cannot be given back is not logged", takes, "r.log.WarnContext(ctx, \"giving a take back failed and will be retried\", \"order\", t.OrderID, \"error\", err)", "", "internal/reconcile TestFailuresAreLogged"},
+	{"an open take waits for a store without an end", takes, "ctx, cancel := context.WithTimeout(ctx, compensationTimeout)\n\tdefer cancel()\n\tif t.unknown", "ctx, cancel := context.WithCancel(ctx)\n\tdefer cancel()\n\tif t.unknown", "internal/reconcile TestHungCalls"},
+	{"a settle waits for the gate without an end", takes, "context.WithTimeout(context.Background(), compensationTimeout)", "context.WithCancel(context.Background())", "internal/reconcile TestHungCalls"},
+	{"a step of a job waits for a store without an end", sweeping, "start, next := time.Now(), afterRound\n\tctx, cancel := context.WithTimeout(ctx, sweepTimeout)", "start, next := time.Now(), afterRound\n\tctx, cancel := context.WithCancel(ctx)", "internal/reconcile TestHungCalls"},
+	{"an instance that does not deliver shows additions", sweeping, "func() { r.metrics.outbox.Set(0) }", "func() {}", "internal/reconcile TestOutboxChanges"},
 }

@@ -115,6 +115,54 @@ func TestStepFails(t *testing.T) {
 	}
 }
 
+// hungGate and hungLedger answer these calls when their contexts end.
+type (
+	hungGate   struct{ *fakeGate }
+	hungLedger struct{ *fakeLedger }
+)
+
+func (hungGate) Settle(ctx context.Context, _ ...stock.Take) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (hungGate) Give(ctx context.Context, _ stock.Take) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (hungLedger) Expire(ctx context.Context, _ ledger.Job, _ *ledger.ExpiryRound, _ int) (ledger.Expiry, error) {
+	<-ctx.Done()
+	return ledger.Expiry{}, ctx.Err()
+}
+
+func (hungLedger) Changes(ctx context.Context, _ stock.SKU, _ stock.Change) ([]stock.Change, bool, error) {
+	<-ctx.Done()
+	return nil, false, ctx.Err()
+}
+
+// TestHungCalls checks that background work ends if a store does not answer. Otherwise it would keep
+// its job from other instances, or other takes from their ends.
+func TestHungCalls(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(ctx context.Context, r *Reconciler){
+		"a settle":       func(_ context.Context, r *Reconciler) { r.settleNow(takeOf("a", 1)) },
+		"an open take":   func(ctx context.Context, r *Reconciler) { _ = r.endOpenTake(ctx, &openTake{takeOf("a", 1), false}) },
+		"an expiry":      func(ctx context.Context, r *Reconciler) { _, _ = (&expiry{Reconciler: r}).step(ctx, ledger.Job{}) },
+		"a step of jobs": func(ctx context.Context, r *Reconciler) { _, _ = r.try(ctx, r.deliverAll) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newReconcilerOf(hungGate{newGate(newRedis())}, hungLedger{newLedger(&ownerRow{})})
+			defer r.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*sweepTimeout)
+			defer cancel()
+			if do(ctx, r); ctx.Err() != nil {
+				t.Errorf("%s has no end", name)
+			}
+		})
+	}
+}
+
 // TestCheckEnds checks that a caller of a check does not wait longer than its context lasts, and
 // that stopped checks log no failure.
 func TestCheckEnds(t *testing.T) {
@@ -591,36 +639,28 @@ func TestAuditEnds(t *testing.T) {
 	}
 }
 
-// uncounted is a ledger whose backlog and refunds cannot be counted, and whose outbox
-// cannot be read, while broken is true.
+// uncounted is a ledger that fails to count the backlog or the refunds.
 type uncounted struct {
 	*fakeLedger
-	broken bool
+	broken string // the method that fails
 }
 
 func (l *uncounted) Due(ctx context.Context, limit int) (int, time.Duration, error) {
-	if l.broken {
+	if l.broken == "Due" {
 		return 0, 0, errUnreachable
 	}
 	return l.fakeLedger.Due(ctx, limit)
 }
 
 func (l *uncounted) RefundsDue(ctx context.Context, limit int) (int, time.Duration, error) {
-	if l.broken {
+	if l.broken == "RefundsDue" {
 		return 0, 0, errUnreachable
 	}
 	return l.fakeLedger.RefundsDue(ctx, limit)
 }
 
-func (l *uncounted) Changes(ctx context.Context, sku stock.SKU, after stock.Change) ([]stock.Change, bool, error) {
-	if l.broken {
-		return nil, false, errUnreachable
-	}
-	return l.fakeLedger.Changes(ctx, sku, after)
-}
-
 // TestUncounted checks that the counts of the backlog and of refunds keep their values while
-// counting fails, and are updated at once afterwards.
+// counting fails, which is logged, and are updated at once afterwards.
 func TestUncounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -632,17 +672,28 @@ func TestUncounted(t *testing.T) {
 		l.refunds = func() (int, time.Duration) { return n, time.Minute }
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return ledger.Expiry{More: true}, nil }
 		for _, step := range []struct {
-			broken bool
-			want   float64
-		}{{false, 777}, {true, 777}, {false, 5}} {
+			broken       string
+			due, refunds float64
+			log          string
+		}{
+			{"", 777, 777, ""},
+			{"Due", 777, 777, "counting the orders that are due failed"},
+			{"RefundsDue", 5, 777, "counting the payments that are due back to their buyers failed"},
+			{"", 5, 5, ""},
+		} {
+			var log logged
+			r.logTo(&log)
 			l.broken = step.broken
 			if _, err := e.step(t.Context(), ledger.Job{}); err != nil {
 				t.Error(err)
 			}
-			if due, refunds := value(t, r.metrics.backlog), value(t, r.metrics.refundsDue); due != step.want || refunds != step.want {
-				t.Errorf("%v due, %v refunds, want %v", due, refunds, step.want)
+			if due, refunds := value(t, r.metrics.backlog), value(t, r.metrics.refundsDue); due != step.due || refunds != step.refunds {
+				t.Errorf("%q: %v due, %v refunds, want %v and %v", step.broken, due, refunds, step.due, step.refunds)
 			}
-			if n = 5; !step.broken {
+			if w := log.warnings(); !strings.Contains(w, step.log) || (w == "") != (step.log == "") {
+				t.Errorf("%q: logged %q, want %q", step.broken, w, step.log)
+			}
+			if n = 5; step.broken == "" {
 				time.Sleep(countPause)
 			}
 		}
@@ -700,6 +751,10 @@ func TestFailuresAreLogged(t *testing.T) {
 			gate.fail = func(stock.Take) error { return errUnreachable }
 			r.settleNow(takeOf("a", 1))
 		},
+		"giving a take back failed": func(ctx context.Context, r *Reconciler, gate *fakeGate, _ *uncounted) {
+			gate.fail = func(stock.Take) error { return errUnreachable }
+			r.GiveBack(ctx, takeOf("a", 1))
+		},
 		"refilling the gate after a guard refusal failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
 			r.FinishTake(ctx, takeOf("unknown", 1), order.Refused(stock.Refuse("unknown", stock.ErrSoldOut)))
 		},
@@ -709,6 +764,12 @@ func TestFailuresAreLogged(t *testing.T) {
 		},
 		"a job failed and is released": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
 			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) { return 0, errUnreachable }, func() {})
+		},
+		"releasing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
+			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) {
+				l.setUnreachable(true)
+				return 0, errUnreachable
+			}, func() {})
 		},
 		"gate and ledger differ at rest": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
 			_ = r.refillDrifted(ctx, "unknown", difference{})

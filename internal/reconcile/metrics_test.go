@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,7 +66,8 @@ func (g *brokenGate) Adjust(_ context.Context, c stock.Change) error {
 }
 
 // TestStoresUp checks the metrics that say whether the instance is ready, and which
-// store does not answer.
+// store does not answer. A check that failed must be logged; one of stock that another layout has
+// taken over did not fail.
 func TestStoresUp(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -88,6 +90,8 @@ func TestStoresUp(t *testing.T) {
 				if err := r.Start(t.Context()); err != nil {
 					t.Fatal(err)
 				}
+				var log logged
+				r.logTo(&log)
 				check := func(ready, ledger, gate float64) {
 					t.Helper()
 					if got := value(t, r.metrics.ready); got != ready {
@@ -108,6 +112,9 @@ func TestStoresUp(t *testing.T) {
 				test.broken(l, g)
 				checking(checkTimeout + checkPause/2)
 				check(test.ready, test.ledger, test.gate)
+				if w, up := log.warnings(), test.ledger == 1 && test.gate == 1; strings.Contains(w, "checking the stores failed") == up {
+					t.Errorf("logged %q", w)
+				}
 			})
 		})
 	}
@@ -160,6 +167,11 @@ func TestOutboxChanges(t *testing.T) {
 	}
 	if len(l.applied) != 3 {
 		t.Errorf("applied %v", l.applied)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if r.keepDelivering(ended); value(t, r.metrics.outbox) != 0 {
+		t.Error("an instance that does not deliver shows additions")
 	}
 }
 
