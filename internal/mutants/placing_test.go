@@ -271,4 +271,5 @@ var placing = []mutant{
 	{"a settle waits for the gate without an end", takes, "context.WithTimeout(context.Background(), compensationTimeout)", "context.WithCancel(context.Background())", "internal/reconcile TestHungCalls"},
 	{"a step of a job waits for a store without an end", sweeping, "start, next := time.Now(), afterRound\n\tctx, cancel := context.WithTimeout(ctx, sweepTimeout)", "start, next := time.Now(), afterRound\n\tctx, cancel := context.WithCancel(ctx)", "internal/reconcile TestHungCalls"},
 	{"an instance that does not deliver shows additions", sweeping, "func() { r.metrics.outbox.Set(0) }", "func() {}", "internal/reconcile TestOutboxChanges"},
+	{"returned units stay away from the gate because their request has ended", outbox, "ctx, cancel := detached(ctx)", "ctx, cancel := context.WithTimeout(ctx, compensationTimeout)", "internal/reconcile TestBringToGate/in_order"},
 }

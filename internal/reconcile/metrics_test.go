@@ -190,7 +190,7 @@ func TestRefundsDue(t *testing.T) {
 		var n, oldest float64
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) {
 			n, oldest = value(t, r.metrics.refundsDue), value(t, r.metrics.oldestRefund)
-			return ledger.Expiry{}, nil
+			return ledger.Expiry{Failed: 1}, nil
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -201,7 +201,7 @@ func TestRefundsDue(t *testing.T) {
 		if least, most := 12, 13; counts < least || counts > most {
 			t.Errorf("counted %d times in a minute", counts)
 		}
-		if n := value(t, r.metrics.refundsDue) + value(t, r.metrics.oldestRefund); n != 0 {
+		if n := value(t, r.metrics.refundsDue) + value(t, r.metrics.oldestRefund) + value(t, r.metrics.failed); n != 0 {
 			t.Errorf("an instance without the job shows %v", n)
 		}
 	})
