@@ -58,10 +58,10 @@ func (l *fakeLedger) Use(g stock.Generation) {
 	l.generation = g
 }
 
-func (l *fakeLedger) Owner(context.Context) (ledger.Owner, error) {
+func (l *fakeLedger) Owner(ctx context.Context) (ledger.Owner, error) {
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
-	return l.shared.owner, nil
+	return l.shared.owner, ctx.Err()
 }
 
 func (l *fakeLedger) Beat(context.Context) (ledger.Owner, error) {

@@ -138,9 +138,35 @@ func TestOversoldUnits(t *testing.T) {
 			t.Errorf("%v units are oversold, want 5", got)
 		}
 	}
+	shown := []prometheus.Gauge{r.metrics.oversold, r.metrics.drift, r.metrics.inFlight}
+	for _, gauge := range shown {
+		gauge.Set(7)
+	}
 	r.hideComparison()
-	if got := value(t, r.metrics.oversold); got != 0 {
-		t.Errorf("%v units are oversold on an instance that does not compare", got)
+	for n, gauge := range shown {
+		if got := value(t, gauge); got != 0 {
+			t.Errorf("gauge %d is %v on an instance that does not compare", n, got)
+		}
+	}
+}
+
+// TestComparisonSums checks that each comparison counts the units in flight, and those by which gate
+// and ledger differ where nothing is in flight.
+func TestComparisonSums(t *testing.T) {
+	t.Parallel()
+	r, gate, l := started(t, &ownerRow{})
+	epoch := stockUp(t, l, gate, "high", "in flight", "low", "same")
+	for sku, level := range map[stock.SKU]stock.Level{"high": {Available: 13}, "in flight": {Available: 6, InFlight: 4}, "low": {Available: 8}} {
+		level.SKU, level.Filled, level.Epoch = sku, true, epoch
+		gate.redis.counts[sku] = level
+	}
+	for range 2 {
+		if _, err := r.compareNext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if inFlight, drift := value(t, r.metrics.inFlight), value(t, r.metrics.drift); inFlight != 4 || drift != 3+2 {
+			t.Errorf("%v in flight, drift %v", inFlight, drift)
+		}
 	}
 }
 

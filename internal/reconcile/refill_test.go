@@ -65,8 +65,8 @@ func TestGuardRefusals(t *testing.T) {
 		refuse := func(taken stock.Take, refills int) {
 			t.Helper()
 			r.FinishTake(t.Context(), taken, order.Refused(stock.Refuse("a", stock.ErrSoldOut)))
-			if len(l.raises) != refills {
-				t.Errorf("%d refills, want %d", len(l.raises), refills)
+			if n := value(t, r.metrics.refills); len(l.raises) != refills || int(n) != refills {
+				t.Errorf("%d refills, %v counted, want %d", len(l.raises), n, refills)
 			}
 		}
 		now := func() stock.Take { return takeOf("a", l.rows["a"].Epoch) }
