@@ -289,4 +289,8 @@ var placing = []mutant{
 	{"a restored ledger is not logged", ownership, "g.log.Warn(\"the ledger was restored from a backup; every count at the gate will be refilled\")", "", "internal/reconcile TestRestoredBelowTheMark"},
 	{"a running instance raises a restored ledger to a generation that the gate has counts of", ownership, "return g.follow(ctx, max(owner.Generation, mark.Generation))", "return g.follow(ctx, owner.Generation)", "internal/reconcile TestRestoredBelowTheMark"},
 	{"a start raises a restored ledger to a generation that the gate has counts of", ownership, "max(owner.Generation, mark.Generation)+1)\n\t\tif errors", "owner.Generation+1)\n\t\tif errors", "internal/reconcile TestRestoredBelowTheMark"},
+	{"wrong claims beyond the first page are overlooked", audits, "if len(claims) < maxWrongClaims {", "if len(claims) <= maxWrongClaims {", "internal/reconcile TestWrongClaims_Pages"},
+	{"wrong claims are listed twice", audits, "return sku <= last })", "return sku < last })", "internal/reconcile TestWrongClaims_Pages"},
+	{"units that are added during a reading are a difference", audits, " || before.Changes != after.Changes:", ":", "internal/reconcile TestCompareGate_Changed"},
+	{"a count that changes while records are read is compared with them", audits, "if before[i] == after[i] {", "if true || before[i] == after[i] {", "internal/reconcile TestFlights_Changed"},
 }
