@@ -33,6 +33,7 @@ const (
 	drift       = "internal/reconcile/drift.go"
 	outbox      = "internal/reconcile/outbox.go"
 	audits      = "internal/reconcile/audit.go"
+	auditOutput = "internal/reconcile/findings/findings.go"
 	compare     = "internal/stock/compare.go"
 	recount     = "internal/ledger/recount.go"
 	refill      = "internal/reconcile/refill.go"
@@ -293,4 +294,9 @@ var placing = []mutant{
 	{"wrong claims are listed twice", audits, "return sku <= last })", "return sku < last })", "internal/reconcile TestWrongClaims_Pages"},
 	{"units that are added during a reading are a difference", audits, " || before.Changes != after.Changes:", ":", "internal/reconcile TestCompareGate_Changed"},
 	{"a count that changes while records are read is compared with them", audits, "if before[i] == after[i] {", "if true || before[i] == after[i] {", "internal/reconcile TestFlights_Changed"},
+	{"the findings of an audit are printed at its end", auditOutput, "\t\t\treturn out.Flush()\n", "\t\t\treturn nil\n", "internal/reconcile/findings TestPrint_AtOnce"},
+	{"an audit whose summary cannot be printed succeeds", auditOutput, "print.end(summary), out.Flush())", "print.end(summary), func() error { _ = out.Flush(); return nil }())", "internal/reconcile/findings TestPrint_NoOutput"},
+	{"the progress of an audit is not logged", auditOutput, "log.Info(\"comparing stock\", \"skus\", compared)", "", "internal/reconcile/findings TestPrint_Progress"},
+	{"the progress of an audit is logged with every page", auditOutput, "logged = time.Now()\n\t\t\t\tlog", "log", "internal/reconcile/findings TestPrint_Progress"},
+	{"a failed repair has no reason in JSON", auditOutput, "found.Error = f.Err.Error()", "", "internal/reconcile/findings TestPrint/JSON"},
 }
