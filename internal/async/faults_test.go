@@ -33,7 +33,8 @@ type answers struct {
 	found    *order.Order     // order that Order returns
 	errs     map[string]error // errors of PrepareRetry, GiveBack, Order and Requeue
 	calls    []string
-	asked    time.Time // time of the last call of Record
+	began    time.Time // when the last call of Record began
+	asked    time.Time // when it ended
 }
 
 func (a *answers) called(name string) error {
@@ -46,6 +47,8 @@ func (a *answers) Record(context.Context, stock.Take) (order.Order, order.Outcom
 		_ = a.called("without a pause")
 	}
 	_ = a.called("Record")
+	a.began = time.Now()
+	time.Sleep(time.Millisecond) // in a bubble
 	a.asked = time.Now()
 	out := a.recorded[0]
 	a.recorded = a.recorded[min(1, len(a.recorded)-1):]
@@ -69,7 +72,12 @@ func (a *answers) RecordRefusal(context.Context, stock.Take) order.Outcome {
 
 func (a *answers) Finish(context.Context, ...stock.Take) error { return a.called("Finish") }
 
-func (a *answers) Learn(time.Time, error) { _ = a.called("Learn") }
+func (a *answers) Learn(asked time.Time, _ error) {
+	if asked.After(a.began) {
+		_ = a.called("too late")
+	}
+	_ = a.called("Learn")
+}
 
 func (a *answers) PrepareRetry(context.Context, error, ...stock.SKU) error {
 	return a.called("PrepareRetry")
@@ -357,7 +365,7 @@ func TestPausesAfterFailures(t *testing.T) {
 }
 
 // TestSuperseded checks that a consumer leaves the orders to the instances that sell now, and only
-// rarely checks whether they still sell.
+// rarely checks whether they still sell. It logs nothing, even when it stops.
 func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	superseded := failFirst("Usable", 1<<30, fmt.Errorf("usable: %w", stock.ErrSuperseded))
@@ -371,6 +379,9 @@ func TestSuperseded(t *testing.T) {
 		}
 		if n := len(s.calls["Claim"]) + len(s.calls["Read"]); n != 0 {
 			t.Errorf("it made %d calls", n)
+		}
+		if s.log.Len() > 0 {
+			t.Errorf("it logged %s", &s.log)
 		}
 	})
 }
