@@ -302,6 +302,10 @@ func TestFailingCalls(t *testing.T) {
 				if err := c.metrics.ended.WithLabelValues(committed).Write(&counted); err != nil || s.ended != 1 || counted.GetCounter().GetValue() != 1 {
 					t.Errorf("the order has ended %d times, counted %v, %v", s.ended, &counted, err)
 				}
+				series := make(chan prometheus.Metric, 9)
+				if c.metrics.ended.Collect(series); len(series) != 3 {
+					t.Errorf("%d outcomes are counted, want committed, refused and duplicate", len(series))
+				}
 				if len(s.calls[call]) == 0 {
 					t.Error("there was no such call")
 				}
@@ -324,6 +328,55 @@ func TestFailingCalls(t *testing.T) {
 			})
 		})
 	}
+}
+
+// measured is a journal of some orders, of which some have lost their messages.
+type measured struct {
+	Journal
+	queued int64
+	lost   int
+	err    error // of Backlog
+}
+
+func (m *measured) Backlog(context.Context) (int64, time.Duration, error) {
+	return m.queued, time.Duration(m.queued) * time.Minute, m.err
+}
+
+func (m *measured) Redeliver(context.Context) (int, error) { return m.lost, nil }
+
+// TestWatch checks that the metrics of the journal keep their values while it cannot be measured, and
+// that orders without a message are logged.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		j := &measured{}
+		c := NewConsumer(j, nil, nil, ignore, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), nil)
+		for _, step := range []struct {
+			measured
+			length, seconds float64
+		}{
+			{measured{queued: 7, lost: 3}, 7, 420},
+			{measured{err: errFault}, 7, 420},
+			{measured{}, 0, 0},
+		} {
+			*j = step.measured
+			log.Reset()
+			ctx, cancel := context.WithTimeout(t.Context(), watchPause/2)
+			defer cancel()
+			c.watch(ctx)
+			var length, oldest dto.Metric
+			if err := errors.Join(c.metrics.length.Write(&length), c.metrics.oldest.Write(&oldest)); err != nil {
+				t.Fatal(err)
+			}
+			if n, s := length.GetGauge().GetValue(), oldest.GetGauge().GetValue(); n != step.length || s != step.seconds {
+				t.Errorf("%+v: %v orders, the oldest for %v s", step.measured, n, s)
+			}
+			if logged := strings.Contains(log.String(), "they are delivered again\" orders=3"); logged != (step.lost > 0) {
+				t.Errorf("%+v: logged %s", step.measured, &log)
+			}
+		}
+	})
 }
 
 // TestClaimsBesideFailures checks that orders of others are claimed although the consumer's
