@@ -62,4 +62,5 @@ var lifecycle = []mutant{
 	{"units return to an owner with a gate without an addition", returns, "if l.hasGate || !l.Generation().Holds(row.Epoch) {", "if l.hasGate {", "internal/ledger TestFaults_Change/Change_cancels_an_order_that_is_not_adopted_without_a_gate"},
 	{"the history of an order has later changes", "internal/ledger/orders.go", "ORDER BY version\", l.db.Dialect().UUID(id), version)", "ORDER BY version\", l.db.Dialect().UUID(id), version+1)", "internal/ledger TestExpire/SQLite"},
 	{"the youngest refund that is due counts as the oldest", ledgerPayments, "MIN(changed_at)", "MAX(changed_at)", "internal/ledger TestRefundsDue/SQLite"},
+	{"a late payment does not wait between its tries", paying, "\t\tretry.Wait(ctx, try)\n\t}\n\treturn Order{}, stock.Busy", "\t}\n\treturn Order{}, stock.Busy", "internal/order TestRevive_FirstTakeInFlight"},
 }

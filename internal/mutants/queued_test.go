@@ -96,4 +96,5 @@ var queued = []mutant{
 	{"orders that had lost their messages are not logged", consumer, "c.log.Warn(\"the journal had lost the messages of queued orders; they are delivered again\", \"orders\", lost)", "", "internal/async TestWatch"},
 	{"a journal that cannot be measured is empty", consumer, "if err == nil {\n\t\tc.metrics.length", "{\n\t\tc.metrics.length", "internal/async TestWatch"},
 	{"an order that is tried again counts as ended", consumer, "\t\tif e.err == nil {\n\t\t\tc.metrics", "\t\t{\n\t\t\tc.metrics", "internal/async TestFailingCalls/Record"},
+	{"the replay of a queued order has a time to be paid", key, "first.Status, first.ExpiresAt = Queued, time.Time{}", "first.Status = Queued", "internal/order TestReplay_Queued"},
 }
