@@ -81,7 +81,7 @@ func TestRequestID(t *testing.T) {
 func TestLogHandler(t *testing.T) {
 	log := new(logBuffer)
 	text := slog.NewTextHandler(log, nil)
-	l := slog.New(LogHandler(LogHandler(text))).With("part", "x")
+	l := slog.New(LogHandler(LogHandler(text))).With("part", "x").WithGroup("group")
 	ctx := &identified{context.Background(), "req-9"}
 	l.InfoContext(ctx, "inside")
 	l.InfoContext(context.WithoutCancel(ctx), "detached")
