@@ -152,4 +152,11 @@ var httpAPI = []mutant{
 	{"a server that fails before the drain delay has passed is waited for", serve, "case err := <-served:\n\t\t\treturn err\n\t\tcase <-time.After(delay):", "case <-time.After(delay):", "cmd/api TestFinishRequests_ServerFails"},
 	{"the operators' listener closes first", serve, "defer listeners.serveOps(settings, c.serverFlags, served)()", "context.AfterFunc(ctx, listeners.serveOps(settings, c.serverFlags, served))", "cmd/api TestOpsListener"},
 	{"profiles are open on every operators' address", "cmd/api/listeners.go", "if c.Loopback = onLoopback(a.OpsListen); c.Loopback {", "if c.Loopback = true; c.Loopback {", "cmd/api TestBuyersByToken"},
+	{"a read goes on after the client has disconnected", envelope, "return context.WithTimeout(a.withID(c, c.Request.Context()), a.RequestTimeout)", "return context.WithTimeout(a.withID(c, context.Background()), a.RequestTimeout)", "internal/httpapi TestDisconnect/ReadingStops"},
+	{"a new SKU that cannot be filled is not logged", admin, "a.log.WarnContext(ctx, \"filling the gate with a new SKU failed; the first order will fill it\", \"sku\", sku, \"error\", err)", "", "internal/admin TestCreate"},
+	{"added stock that does not reach the gate is not logged", admin, "a.log.WarnContext(ctx, \"applying added stock at the gate failed and will be retried\", \"sku\", sku, \"error\", err)", "", "internal/admin TestRaise"},
+	{"a page of stock is followed by its own SKUs", admin, "next = rows[limit-1].SKU", "next = rows[0].SKU", "internal/admin TestListStock_Pages"},
+	{"stock that cannot be listed is an internal error", admin, "\tif err != nil {\n\t\treturn nil, \"\", readError(err)\n\t}", "\tif err != nil {\n\t\treturn nil, \"\", err\n\t}", "internal/admin TestListStock_Pages"},
+	{"an audit of an unknown SKU panics", admin, "case len(counts) == 0:", "case false:", "internal/admin TestRead"},
+	{"a change of stock does not wait between its tries", admin, "\t\tretry.Wait(ctx, try)\n", "", "internal/admin TestTries/9_times_the_row_changed_since_it_was_read"},
 }
