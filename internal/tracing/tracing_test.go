@@ -74,12 +74,30 @@ func TestNotSampled(t *testing.T) {
 		t.Errorf("%d exemplars", n)
 	}
 	var text strings.Builder
-	log := slog.New(tracing.LogHandler(slog.NewTextHandler(&text, nil))).With("a", 1)
+	log := slog.New(tracing.LogHandler(slog.NewTextHandler(&text, nil))).With("a", 1).WithGroup("group")
 	ctx, _ := tracer.Request(t.Context(), h, "POST", "/orders")
 	log.InfoContext(ctx, "in a trace")
 	log.Info("in none")
 	if lines := strings.Split(text.String(), "\n"); !strings.Contains(lines[0], "trace_id="+trace) || strings.Contains(lines[1], "trace_id") {
 		t.Errorf("logged %s", text.String())
+	}
+}
+
+// TestRoot checks that work that no request waits for has a trace of its own, which begins when the work
+// did, and that a part of work without a trace has no span.
+func TestRoot(t *testing.T) {
+	t.Parallel()
+	tracer, spans := tracerOf(sdk.AlwaysSample())
+	ctx, request := tracer.Request(t.Context(), nil, "POST", "/orders")
+	start := time.Now().Add(-time.Hour)
+	_, root := tracer.Root(ctx, "job", start)
+	root.End()
+	request.End()
+	if _, part := tracer.Start(t.Context(), "part"); part.Recorded() {
+		t.Error("a part of work without a trace has a span")
+	}
+	if job := spans.Ended()[0]; job.Parent().IsValid() || !job.StartTime().Equal(start) || job.SpanContext().TraceID() == spans.Ended()[1].SpanContext().TraceID() {
+		t.Errorf("the work has the parent %v, and begins at %v", job.Parent(), job.StartTime())
 	}
 }
 
