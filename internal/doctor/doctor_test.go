@@ -1,11 +1,17 @@
 package doctor
 
 import (
+	"context"
 	"crypto/x509"
+	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
@@ -52,4 +58,60 @@ func TestCompareClock(t *testing.T) {
 			t.Errorf("%v: %+v", ahead, f)
 		}
 	}
+}
+
+// TestTogether checks that a check that does not return is a problem, and does not hide what the others
+// have found.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		checks := []check{{"stuck", func(context.Context) store.Findings {
+			<-release
+			return nil
+		}}}
+		want := []store.Level{store.Problem}
+		for range 20 {
+			checks = append(checks, check{"quick", func(context.Context) (found store.Findings) {
+				found.OK("fine")
+				return found
+			}})
+			want = append(want, store.OK)
+		}
+		var e examination
+		e.together(t.Context(), checks...)
+		var levels []store.Level
+		for _, one := range e.results {
+			levels = append(levels, one.Level)
+		}
+		if !slices.Equal(levels, want) || e.isOK("stuck") || !e.isOK("quick") {
+			t.Errorf("found %+v", e.results)
+		}
+		if err := e.print(false, io.Discard); err == nil {
+			t.Error("there is no problem")
+		}
+	})
+}
+
+// frozen is a Redis whose client does not close.
+type frozen struct {
+	redis.UniversalClient
+	release chan struct{}
+}
+
+func (f frozen) Close() error {
+	<-f.release
+	return nil
+}
+
+// TestClose_Frozen checks that the doctor does not wait for a server that is frozen.
+func TestClose_Frozen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := frozen{release: make(chan struct{})}
+		defer close(f.release)
+		e := &examination{redis: f}
+		e.close()
+	})
 }

@@ -159,4 +159,7 @@ var httpAPI = []mutant{
 	{"stock that cannot be listed is an internal error", admin, "\tif err != nil {\n\t\treturn nil, \"\", readError(err)\n\t}", "\tif err != nil {\n\t\treturn nil, \"\", err\n\t}", "internal/admin TestListStock_Pages"},
 	{"an audit of an unknown SKU panics", admin, "case len(counts) == 0:", "case false:", "internal/admin TestRead"},
 	{"a change of stock does not wait between its tries", admin, "\t\tretry.Wait(ctx, try)\n", "", "internal/admin TestTries/9_times_the_row_changed_since_it_was_read"},
+	{"a check of the doctor that does not return has found nothing", "internal/doctor/doctor.go", "found.Problem(\"check the server and the network\", \"no answer within %v\", checkLimit)", "", "internal/doctor TestTogether"},
+	{"a check of the doctor hides what others have found", "internal/doctor/doctor.go", "\tcase found = <-check: // this", "\tcase found = <-make(chan store.Findings): // this", "internal/doctor TestTogether"},
+	{"the doctor waits for a frozen server", "internal/doctor/doctor.go", "\tcase <-time.After(closeLimit):\n", "", "internal/doctor TestClose_Frozen"},
 }

@@ -299,4 +299,7 @@ var placing = []mutant{
 	{"the progress of an audit is not logged", auditOutput, "log.Info(\"comparing stock\", \"skus\", compared)", "", "internal/reconcile/findings TestPrint_Progress"},
 	{"the progress of an audit is logged with every page", auditOutput, "logged = time.Now()\n\t\t\t\tlog", "log", "internal/reconcile/findings TestPrint_Progress"},
 	{"a failed repair has no reason in JSON", auditOutput, "found.Error = f.Err.Error()", "", "internal/reconcile/findings TestPrint/JSON"},
+	{"the gate gets less than no units of an oversold SKU", refill, "max(row.Available, 0)", "row.Available", "internal/reconcile TestRefill_Oversold"},
+	{"a refill does not pass the gate's epoch", refill, "r.ledger.RaiseEpoch(ctx, row.SKU, row.Epoch, level.Epoch)", "r.ledger.RaiseEpoch(ctx, row.SKU, row.Epoch, 0)", "internal/reconcile TestRefill_EpochOfTheGate"},
+	{"a bulk refill does not pass the gate's epochs", refill, "greatest = max(greatest, row.Epoch, levels[i].Epoch)", "greatest = max(greatest, row.Epoch, 0*levels[i].Epoch)", "internal/reconcile TestRefill_EpochOfTheGate"},
 }

@@ -23,4 +23,8 @@ var traces = []mutant{
 	{"a transaction fails without a kind", transacting, "span.Fail(kind)", "_ = kind", "internal/ledger TestTransactionTrace"},
 	{"a request that is refused has failed", requestSpans, "if status >= http.StatusInternalServerError {", "if status >= http.StatusBadRequest {", "internal/httpapi TestTraces"},
 	{"the span of a request has no status", requestSpans, "span.Int(\"http.response.status_code\", status)", "", "internal/httpapi TestTraces"},
+	{"background work is in the trace of its caller", spans, "trace.WithNewRoot(), ", "", "internal/tracing TestRoot"},
+	{"background work begins when it ends", spans, ", trace.WithTimestamp(start))", ")", "internal/tracing TestRoot"},
+	{"a list of propagators with spaces is not read", exporter, "strings.ReplaceAll(names, \" \", \"\")", "names", "internal/tracing/otlp TestOpen_Propagators"},
+	{"failed exports are counted again", exporter, "f.next, f.silent = now.Add(failurePause), 0", "f.next = now.Add(failurePause)", "internal/tracing/otlp TestFailures"},
 }
