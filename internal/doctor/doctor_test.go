@@ -5,14 +5,20 @@ import (
 	"crypto/x509"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -114,4 +120,64 @@ func TestClose_Frozen(t *testing.T) {
 		e := &examination{redis: f}
 		e.close()
 	})
+}
+
+// TestAsk checks that an instance is found on an address, also one that serves TLS.
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	instance := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"running":"lua"}`)
+	})
+	plain, secure := httptest.NewServer(instance), httptest.NewTLSServer(instance)
+	defer plain.Close()
+	defer secure.Close()
+	for overTLS, server := range map[bool]*httptest.Server{false: plain, true: secure} {
+		d := listenAddress{"--listen", server.Listener.Addr().String(), "/strategies", fromStrategies}
+		if runs, ok := d.ask(t.Context(), overTLS); runs != "lua" || !ok {
+			t.Errorf("over TLS %v: %q, %v", overTLS, runs, ok)
+		}
+	}
+}
+
+// TestJudge checks what is said about the owner of the stock.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	owned := reconcile.Ownership{Layout: "lua", Owner: ledger.Owner{Generation: 3, Layout: "lua"}, Loaded: true}
+	for name, test := range map[string]struct {
+		change func(o *reconcile.Ownership)
+		level  store.Level
+		says   string
+	}{
+		"as it should be": {func(*reconcile.Ownership) {}, store.OK, "generation 3"},
+		"nobody's":        {func(o *reconcile.Ownership) { o.Owner = ledger.Owner{}; o.Loaded = false }, store.OK, "no instance holds the stock"},
+		"restored":        {func(o *reconcile.Ownership) { o.Restored = true }, store.Warning, "restored from a backup"},
+		"queued orders":   {func(o *reconcile.Ownership) { o.Owner.Queues, o.Owner.Layout = true, "async" }, store.Problem, "queued orders"},
+		"another layout":  {func(o *reconcile.Ownership) { o.Owner.Layout = "merged" }, store.Warning, `theirs are for "merged"`},
+		"lost":            {func(o *reconcile.Ownership) { o.Loaded = false }, store.Warning, "has lost generation 3"},
+	} {
+		o := owned
+		test.change(&o)
+		found := judge(uuid.New(), o)
+		if len(found) != 1 || found[0].Level != test.level || !strings.Contains(found[0].Detail, test.says) {
+			t.Errorf("%s: found %+v", name, found)
+		}
+	}
+}
+
+// TestCheckFlags_DrainDelay checks that an instance that other machines can reach should have a drain
+// delay.
+func TestCheckFlags_DrainDelay(t *testing.T) {
+	t.Parallel()
+	strategy, _ := assembly.FindStrategy("merged")
+	for _, test := range []struct {
+		public bool
+		delay  time.Duration
+		warns  bool
+	}{{true, 0, true}, {true, time.Second, false}, {false, 0, false}} {
+		e := examination{o: Options{Parts: assembly.Parts{Strategy: strategy}, Public: test.public, DrainDelay: test.delay}}
+		found := e.checkFlags(t.Context())
+		if warns := slices.ContainsFunc(found, func(f store.Finding) bool { return strings.Contains(f.Detail, "--drain-delay is 0") }); warns != test.warns {
+			t.Errorf("%+v: found %+v", test, found)
+		}
+	}
 }
