@@ -424,7 +424,7 @@ func TestSuperseded(t *testing.T) {
 	superseded := failFirst("Usable", 1<<30, fmt.Errorf("usable: %w", stock.ErrSuperseded))
 	synctest.Test(t, func(t *testing.T) {
 		s := &shaky{fails: superseded}
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute+claimPause/2)
 		defer stop()
 		s.consumer().Run(ctx)
 		if n := len(s.calls["Usable"]); n < 30 || n > 61 {
