@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestJudgeCertificate checks which certificates clients refuse.
@@ -178,6 +180,49 @@ func TestCheckFlags_DrainDelay(t *testing.T) {
 		found := e.checkFlags(t.Context())
 		if warns := slices.ContainsFunc(found, func(f store.Finding) bool { return strings.Contains(f.Detail, "--drain-delay is 0") }); warns != test.warns {
 			t.Errorf("%+v: found %+v", test, found)
+		}
+	}
+}
+
+// TestUnreadable checks that each check reports a store that can no longer be read.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	sql, err := store.OpenSQL(t.Context(), testenv.SQLite(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := store.OpenInProcessRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := server.Client()
+	if err := errors.Join(sql.MigrateUp(t.Context()), sql.Close(), server.Close()); err != nil {
+		t.Fatal(err)
+	}
+	strategy, _ := assembly.FindStrategy("merged")
+	o := Options{Parts: assembly.Parts{Strategy: strategy, DB: "sqlite:///none"}, TLSCert: "none.pem", TLSKey: "none.pem"}
+	database, cache := &examination{o: o, sql: sql}, &examination{o: o, redis: client}
+	for name, run := range map[string]func(context.Context) store.Findings{
+		"schema": database.checkSchema, "the database's clock": database.checkClocks, "ledger": database.checkLedger,
+		"the clock of Redis": cache.checkClocks, "certificate": database.checkAccess,
+	} {
+		if found := run(t.Context()); len(found) != 1 || found[0].Level != store.Problem {
+			t.Errorf("%s: found %+v", name, found)
+		}
+	}
+}
+
+// full refuses every write.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+// TestPrint_NoOutput checks that the doctor fails if it cannot print what it has found.
+func TestPrint_NoOutput(t *testing.T) {
+	t.Parallel()
+	for _, asJSON := range []bool{false, true} {
+		if err := new(examination).print(asJSON, full{}); !errors.Is(err, io.ErrShortWrite) {
+			t.Errorf("as JSON %v: %v", asJSON, err)
 		}
 	}
 }

@@ -178,4 +178,10 @@ var httpAPI = []mutant{
 	{"a read of the keys has no end", keySets, "context.WithTimeout(ctx, readTimeout)", "context.WithCancel(ctx)", "internal/buyertoken TestFind_DuringARead"},
 	{"a set may have any number of keys", keySets, "case len(set.Keys) > maxKeys:", "case false:", "internal/buyertoken TestRefusedSets"},
 	{"only the last key with an ID is tried", keySets, "keys[key.KeyID] = append(keys[key.KeyID], key)", "keys[key.KeyID] = append(keys[key.KeyID][:0], key)", "internal/buyertoken TestParse_SameID"},
+	{"the doctor takes a schema that it cannot read for a good one", "internal/doctor/stores.go", "case err != nil:\n\t\tfound.Problem(\"check the rights of the user\", \"%v\", err)", "case false:", "internal/doctor TestUnreadable"},
+	{"the doctor overlooks a clock of a database that it cannot read", "internal/doctor/stores.go", "read, err := sql.Offset(ctx)\n\t\tif err != nil {\n\t\t\tfound.Problem(\"check the server\", \"%v\", err)\n\t\t} else {", "read, err := sql.Offset(ctx)\n\t\tif err == nil {", "internal/doctor TestUnreadable"},
+	{"the doctor overlooks a clock of Redis that it cannot read", "internal/doctor/stores.go", "read, err := store.RedisOffsets(ctx, client)\n\t\tif err != nil {\n\t\t\tfound.Problem(\"check the server\", \"%v\", err)\n\t\t}", "read, _ := store.RedisOffsets(ctx, client)", "internal/doctor TestUnreadable"},
+	{"the doctor overlooks a ledger without an ID", "internal/doctor/stores.go", "found.Problem(\"restore the row of table ledger\", \"%v\", err)", "", "internal/doctor TestUnreadable"},
+	{"the doctor overlooks a certificate that it cannot read", "internal/doctor/access.go", "found.Problem(\"check --tls-cert and --tls-key\", \"%v\", err)", "_ = err", "internal/doctor TestUnreadable"},
+	{"the doctor succeeds without an output", "internal/doctor/doctor.go", "if err := write(w, count); err != nil {\n\t\treturn err\n\t}", "_ = write(w, count)", "internal/doctor TestPrint_NoOutput"},
 }
