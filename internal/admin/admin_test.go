@@ -271,6 +271,9 @@ func (r *fakeReconciler) Deliver(_ context.Context, sku stock.SKU) error {
 }
 
 func (r *fakeReconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
+	if r.gate != nil && t.Epoch(0) != 1 {
+		r.call("without the receipt")
+	}
 	r.call("end")
 	if out.Unknown() {
 		out = r.resolved

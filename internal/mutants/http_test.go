@@ -185,4 +185,5 @@ var httpAPI = []mutant{
 	{"the doctor overlooks a certificate that it cannot read", "internal/doctor/access.go", "found.Problem(\"check --tls-cert and --tls-key\", \"%v\", err)", "_ = err", "internal/doctor TestUnreadable"},
 	{"the doctor succeeds without an output", "internal/doctor/doctor.go", "if err := write(w, count); err != nil {\n\t\treturn err\n\t}", "_ = write(w, count)", "internal/doctor TestPrint_NoOutput"},
 	{"a token of another scheme is accepted", callers, "case !ok:\n\t\twho.err = errNotBearer", "case !ok && false:\n\t\twho.err = errNotBearer", "internal/httpapi TestBuyers/place_as_basic"},
+	{"readyz goes on after the client has disconnected", health, "a.withID(c, c.Request.Context())", "a.withID(c, context.Background())", "internal/httpapi TestDisconnect/ReadingStops"},
 }

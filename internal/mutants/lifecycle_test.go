@@ -66,4 +66,5 @@ var lifecycle = []mutant{
 	{"a refund that returns units is not marked", orderStatus, "o.Restocked = c.Returns", "_ = c.Returns", "internal/order TestApply"},
 	{"a payment that changes no order changes its status", orderStatus, "\tif c.To == \"\" {\n\t\treturn\n\t}\n", "", "internal/order TestApply"},
 	{"an order expires before its time", orderStatus, "\tif !l.Due {\n\t\treturn Transition{}\n\t}\n", "", "internal/order TestExpiry"},
+	{"a refund always returns the units", orderStatus, "c.Returns = c.Returns && restock", "_ = restock", "internal/order TestOnRefund"},
 }

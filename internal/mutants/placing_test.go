@@ -302,4 +302,6 @@ var placing = []mutant{
 	{"the gate gets less than no units of an oversold SKU", refill, "max(row.Available, 0)", "row.Available", "internal/reconcile TestRefill_Oversold"},
 	{"a refill does not pass the gate's epoch", refill, "r.ledger.RaiseEpoch(ctx, row.SKU, row.Epoch, level.Epoch)", "r.ledger.RaiseEpoch(ctx, row.SKU, row.Epoch, 0)", "internal/reconcile TestRefill_EpochOfTheGate"},
 	{"a bulk refill does not pass the gate's epochs", refill, "greatest = max(greatest, row.Epoch, levels[i].Epoch)", "greatest = max(greatest, row.Epoch, 0*levels[i].Epoch)", "internal/reconcile TestRefill_EpochOfTheGate"},
+	{"a gate that does not answer hides that the stock was taken over", ownership, "\tcase g.isSuperseded(owner, before):\n\t\treturn g.supersede(owner)\n\tcase markErr != nil:\n\t\treturn markErr\n", "\tcase markErr != nil:\n\t\treturn markErr\n\tcase g.isSuperseded(owner, before):\n\t\treturn g.supersede(owner)\n", "internal/reconcile TestSuperseded_GateAway"},
+	{"a removal of stock ends its take without the receipt", admin, "a.reconciler.FinishTake(ctx, take, out)", "a.reconciler.FinishTake(ctx, stock.Take{Deduction: take.Deduction}, out)", "internal/admin TestShrink/free_units"},
 }

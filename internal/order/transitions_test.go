@@ -71,3 +71,14 @@ func TestExpiry(t *testing.T) {
 		}
 	}
 }
+
+// TestOnRefund checks that a refund returns units only if the administrator says so, and that the payment
+// is due back to the buyer.
+func TestOnRefund(t *testing.T) {
+	for _, restock := range []bool{false, true} {
+		c, err := onRefund(restock)(Locked{Order: Order{Status: Paid, PaymentID: "p-1"}})
+		if want := (Transition{To: Refunded, Returns: restock, PaymentID: "p-1", PaymentStatus: PaymentRefundDue}); err != nil || c != want {
+			t.Errorf("restock %v: %+v, %v; want %+v", restock, c, err, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -117,6 +118,22 @@ func TestStoresUp(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestSuperseded_GateAway checks that an instance finds out that its stock was taken over even if its gate
+// does not answer.
+func TestSuperseded_GateAway(t *testing.T) {
+	t.Parallel()
+	l, g := newLedger(&ownerRow{}), &brokenGate{fakeGate: newGate(newRedis())}
+	r := newReconcilerOf(g, l)
+	defer r.Close()
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.err, l.shared.owner.Layout = errUnreachable, "other"
+	if err := r.Ready(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
+		t.Errorf("ready: %v", err)
 	}
 }
 
