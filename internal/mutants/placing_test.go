@@ -304,4 +304,5 @@ var placing = []mutant{
 	{"a bulk refill does not pass the gate's epochs", refill, "greatest = max(greatest, row.Epoch, levels[i].Epoch)", "greatest = max(greatest, row.Epoch, 0*levels[i].Epoch)", "internal/reconcile TestRefill_EpochOfTheGate"},
 	{"a gate that does not answer hides that the stock was taken over", ownership, "\tcase g.isSuperseded(owner, before):\n\t\treturn g.supersede(owner)\n\tcase markErr != nil:\n\t\treturn markErr\n", "\tcase markErr != nil:\n\t\treturn markErr\n\tcase g.isSuperseded(owner, before):\n\t\treturn g.supersede(owner)\n", "internal/reconcile TestSuperseded_GateAway"},
 	{"a removal of stock ends its take without the receipt", admin, "a.reconciler.FinishTake(ctx, take, out)", "a.reconciler.FinishTake(ctx, stock.Take{Deduction: take.Deduction}, out)", "internal/admin TestShrink/free_units"},
+	{"a new generation follows the ledger's only", ownership, "max(owner.Generation, unusable, g.current())+1", "owner.Generation+1", "internal/reconcile TestRestoredBelowTheMark"},
 }
