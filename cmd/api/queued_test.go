@@ -181,7 +181,7 @@ func TestQueuedRedisKilled(t *testing.T) {
 
 // TestDrainQueued kills an instance with queued orders that it cannot commit. No other strategy may
 // start, and its error says what to do. An api drain that is stopped before it can commit them must
-// leave them queued, and the next one must commit them. Then every strategy must start, and have
+// leave them queued, and the next one must commit them. Then every strategy must start, and find
 // the orders.
 func TestDrainQueued(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 
 // TestBringToGate brings two additions to the gate, in the order of their commits or not, while
 // calls to the stores break or the gate lacks the count. Without a fault, the outbox must be read
-// only if an addition has overtaken another. No addition may be applied twice, and the next
+// only if an addition arrives before an earlier one. No addition may be applied twice, and the next
 // delivery must apply the rest.
 func TestBringToGate(t *testing.T) {
 	t.Parallel()

@@ -256,8 +256,8 @@ func TestWokenWaiterGoesFirst(t *testing.T) {
 	locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // no waiter was woken this time
 }
 
-// TestPlacesExpire checks the queue after a refused request. The place of a dead waiter must have
-// ended, and so must the waiter's own one, if it has waited that long.
+// TestPlacesExpire checks that a request removes the expired place of a dead waiter, and that a
+// waiter whose own place has expired gets a new one.
 func TestPlacesExpire(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))

@@ -296,7 +296,7 @@ func (g *grant) cleanUp(ctx context.Context) {
 // releaseLater releases the grant once Redis answers again.
 func (g *grant) releaseLater() { g.backend.leftovers.Add(time.Now().Add(g.backend.lease), g.release) }
 
-// HandOver replaces g by another grant in one request.
+// HandOver replaces g with another grant in one request.
 func (g *grant) HandOver(ctx context.Context, lost func(error)) (lock.Grant, error) {
 	g.stopWatchdog()
 	next := g.backend.newGrant(g.name, lost)

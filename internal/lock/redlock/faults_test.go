@@ -60,7 +60,7 @@ func acquireUnwatched(t *testing.T, l *Locker) *grant {
 func TestUnansweredRequests(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
-	l, hooks := s.faulty(locktest.LongLease)             // what is left must not expire during the test
+	l, hooks := s.faulty(locktest.LongLease)             // keys that are left behind must not expire during the test
 	locktest.MustUnlock(t, locktest.MustLock(t, l, "a")) // the clients are connected after this
 	arm := func(faulty ...faults.Fault) {
 		for _, h := range hooks[:2] {
