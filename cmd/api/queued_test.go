@@ -255,9 +255,9 @@ func TestDrainQueued_Twice(t *testing.T) {
 	mustCall(t, 201, "POST", next.URL()+"/orders", orderBody("u", "q", 1))
 }
 
-// TestReleaseDrained checks that the drain asks a journal again that does not answer, because it may
-// have orders. The drain must end with an error if an instance that queues has taken over the stock
-// meanwhile, even after the last order was committed.
+// TestReleaseDrained checks that the drain asks again if the journal does not answer, because it
+// may have orders. The drain must end with an error if an instance that queues has taken over the
+// stock meanwhile, even after the last order was committed.
 func TestReleaseDrained(t *testing.T) {
 	t.Parallel()
 	log, parts := slog.New(slog.DiscardHandler), assembly.Parts{Strategy: assembly.Queueing(), Guard: true, Draining: true}

@@ -151,9 +151,9 @@ func TestDeliver_OneFails(t *testing.T) {
 }
 
 // TestDeliverAll_GoesOn ends the time of a delivery while the gate does not answer for one SKU. The
-// next delivery must begin with the following SKU. Otherwise a SKU on a dead master of a cluster could
-// keep all later SKUs from delivery. A delivery must not begin between two additions to one SKU,
-// because that would cost a refill. The third delivery must begin with the first SKU again.
+// next delivery must begin with the following SKU. Otherwise a SKU on a dead master of a cluster
+// could keep all later SKUs from delivery. A delivery must not begin between two additions to one
+// SKU, because that would cost a refill. The third delivery must begin with the first SKU again.
 func TestDeliverAll_GoesOn(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(t *testing.T, s *shop) {

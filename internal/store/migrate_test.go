@@ -566,8 +566,8 @@ func TestHoldUnused_Fails(t *testing.T) {
 	}
 }
 
-// TestWholeDriver_ClosesPool checks that the driver, and the one for MySQL, close their pool. A driver
-// that cannot be opened must close it too.
+// TestWholeDriver_ClosesPool checks that the driver, and the one for MySQL, close their pool. A
+// driver that cannot be opened must close it too.
 func TestWholeDriver_ClosesPool(t *testing.T) {
 	t.Parallel()
 	mustBeClosed := func(pool *sql.DB) {

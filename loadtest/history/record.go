@@ -109,8 +109,8 @@ func asked(request *http.Request) (c Call, ok bool) {
 	return c, true
 }
 
-// askedList returns the call that a request for a list makes. A list of one status, or a later page,
-// does not prove that an order is missing.
+// askedList returns the call that a request for a list makes. A list of one status, or a later
+// page, does not prove that an order is missing.
 func (c Call) askedList(query url.Values) (call Call, ok bool) {
 	if query.Has("status") || query.Has("after") {
 		return c, false

@@ -232,8 +232,8 @@ func TestNextWaiterIsWoken(t *testing.T) {
 	})
 }
 
-// TestWokenWaiterGoesFirst requests a lock again that the same instance has just released to a
-// waiter of another instance. That waiter has not requested it yet.
+// TestWokenWaiterGoesFirst requests a lock that the same instance has just released. The release
+// has woken a waiter of another instance, which has not requested the lock yet.
 func TestWokenWaiterGoesFirst(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))

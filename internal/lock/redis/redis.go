@@ -4,10 +4,13 @@
 //
 //	NAME                              hash: UUID:NUMBER of the holder → 1; expires with the lease
 //	redisson_lock__channel:{NAME}     receives the message 0 at each release
-//	redisson_unlock_latch:{NAME}:UUID the holder that this instance released last, in case a release is sent again
+//	redisson_unlock_latch:{NAME}:UUID the holder that this instance released last, in case a release
+//	                                  is sent again
 //	holdfast_token:{NAME}             the last fencing token
-//	holdfast_queue:{NAME}             sorted set: UUID:NUMBER of the waiters, by the time of their first refusal
-//	holdfast_wake:UUID                receives the name of a lock for which this instance must ask again
+//	holdfast_queue:{NAME}             sorted set: UUID:NUMBER of the waiters, by the time of their
+//	                                  first refusal
+//	holdfast_wake:UUID                receives the name of a lock for which this instance must ask
+//	                                  again
 //
 // The numbers begin with 0, which distinguishes them from the thread IDs of Redisson.
 //

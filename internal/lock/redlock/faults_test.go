@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// faulty returns a Locker, and the hooks that can make its requests to the servers fail. The requests
-// also pass through the other hooks.
+// faulty returns a Locker, and the hooks that can make its requests to the servers fail. The
+// requests also pass through the other hooks.
 func (s *servers) faulty(lease time.Duration, others ...goredis9.Hook) (l *Locker, hooks [3]faults.Hook) {
 	s.t.Helper()
 	var clients []goredis9.UniversalClient
@@ -170,8 +170,8 @@ func TestLateRenewal(t *testing.T) {
 	}
 }
 
-// TestCleanUpIsBounded checks that the requests of a clean-up have a deadline even if their caller has
-// none.
+// TestCleanUpIsBounded checks that the requests of a clean-up have a deadline even if their caller
+// has none.
 func TestCleanUpIsBounded(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)

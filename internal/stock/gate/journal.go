@@ -162,8 +162,9 @@ func parseEntry(order, text string) (stock.Take, error) {
 }
 
 // Open prepares Redis to deliver orders to the consumer. It creates the consumer group. It returns
-// an error if the server lacks XAUTOCLAIM, the newest command that the journal needs (Redis 6.2). It
-// also returns one if the user may not use a command that a script calls after it has changed counts.
+// an error if the server lacks XAUTOCLAIM, the newest command that the journal needs (Redis 6.2).
+// It also returns one if the user may not use a command that a script calls after it has changed
+// counts.
 func (j *Journal) Open(ctx context.Context, consumer string) error {
 	if err := j.createGroup(ctx); err != nil {
 		return err

@@ -325,8 +325,8 @@ func TestTurnEnds(t *testing.T) {
 }
 
 // TestTurnEnds_UnitsUnknown checks that an instance without a turn refuses no take because of the
-// units that it knew of before: others may have returned some since. Takes that were refused with their
-// queue must no longer claim units.
+// units that it knew of before: others may have returned some since. Takes that were refused with
+// their queue must no longer claim units.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
