@@ -103,7 +103,8 @@ func (a *Admin) SetStock(ctx context.Context, set stock.Setting) (st Stock, crea
 	row, created, err := a.setRow(ctx, set)
 	a.orders.StockChanged(set.SKU) // even after an error, which may hide a commit
 	if err == nil && (row.CountedTo.Valid || row.BuyerLimit == 0 && set.BuyerLimit != nil) {
-		if row, err = a.ledger.CountClaims(ctx, row.SKU); err != nil { // not even ErrBusy means that nothing was changed: the change is committed
+		// The change is committed, so not even ErrBusy means that nothing was changed.
+		if row, err = a.ledger.CountClaims(ctx, row.SKU); err != nil {
 			err = fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 		}
 	}

@@ -210,7 +210,8 @@ func (c *Call) readAnswer(text []byte) {
 		}
 	case Orders:
 		var page client.OrderPage
-		if json.Unmarshal(text, &page) == nil && page.Next == nil { // a list with further pages does not prove that an order is missing
+		// A list with further pages does not prove that an order is missing.
+		if json.Unmarshal(text, &page) == nil && page.Next == nil {
 			c.Found = page.Orders
 		} else {
 			c.Outcome = Unknown

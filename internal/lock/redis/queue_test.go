@@ -143,8 +143,9 @@ func TestReleaseWakesOneWaiter(t *testing.T) {
 		lease = locktest.MustGrant(t, waiting[i]).Lease
 	}
 	locktest.MustUnlock(t, lease)
-	asks := int64(3)                                                // the last request follows the wake-up
-	asks += int64(time.Since(began) / (silentPings * pingInterval)) // a slow machine can seem silent, and the waiter then asks again
+	asks := int64(3) // the last request follows the wake-up
+	// A slow machine can seem silent, and the waiter then asks again.
+	asks += int64(time.Since(began) / (silentPings * pingInterval))
 	for i, r := range requests {
 		if n := r.n.Load(); n > asks {
 			t.Errorf("waiter %d asked %d times, want at most %d", i, n, asks)

@@ -252,7 +252,8 @@ func TestOneConsumer(t *testing.T) {
 	}
 	var instances [2]countedQueue
 	for i := range instances {
-		instances[i] = queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), between) // a lease that ends only advises
+		// A lease may end early, because it only advises.
+		instances[i] = queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), between)
 		t.Cleanup(instances[i].Close)
 	}
 	fill(t, instances[0], "a", 1, 1_000_000)
