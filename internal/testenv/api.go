@@ -139,7 +139,10 @@ func (s *APIServer) Wait() int {
 
 // raceFlags are the flags of go build for the race detector, as in the Makefile, which explains
 // them.
-var raceFlags = []string{"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false"}
+var raceFlags = []string{
+	"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false",
+	"-gcflags=github.com/go-zookeeper/...=-race=false",
+}
 
 // build builds a program of this module and returns its path. It uses the race
 // detector if this program does.
