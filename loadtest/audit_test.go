@@ -68,7 +68,8 @@ var emptyLedger = sync.OnceValues(func() (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(sql.MigrateUp(context.Background()), sql.Close()); err != nil { // closing the database writes its log into the file
+	// Closing the database writes its log into the file.
+	if err := errors.Join(sql.MigrateUp(context.Background()), sql.Close()); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(file)

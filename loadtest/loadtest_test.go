@@ -891,7 +891,8 @@ func TestSearch(t *testing.T) {
 				return code, out, written(t, folder).Strategies[0]
 			}
 			code, out, r := search()
-			for try := 1; try < 5 && r.Highest != nil && *r.Highest < test.low; try++ { // try again if the machine was too busy for the lowest rate
+			// Try again if the machine was too busy for the lowest rate.
+			for try := 1; try < 5 && r.Highest != nil && *r.Highest < test.low; try++ {
 				code, out, r = search()
 			}
 			if code != command.ExitOK || r.Highest == nil || *r.Highest < test.low || *r.Highest > test.high || r.Accepted < test.atLeast {

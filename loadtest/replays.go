@@ -140,7 +140,7 @@ func (r *record) pair(first, twin sent) sent {
 	return first
 }
 
-// repeat sends a request again whose answer named an order, and compares the answers. They must be
+// repeat sends again a request whose answer named an order, and compares the answers. They must be
 // the same, whatever happened to the order and the stock since.
 func (l *lab) repeat(ctx context.Context, rec *record, f *fleet, first sent) {
 	if !first.promised() {

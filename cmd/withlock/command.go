@@ -91,8 +91,8 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 }
 
 // letBegin confirms the lock, tells the guard the command's process group, and then lets the
-// command begin. It confirms the lock last, because on a busy machine the start of two processes can
-// take longer than a short lease.
+// command begin. It confirms the lock last, because on a busy machine the start of two processes
+// can take longer than a short lease.
 func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 	if g.awaitReady() != nil {
 		return errNoGuard

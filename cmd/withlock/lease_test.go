@@ -137,8 +137,8 @@ func TestLostAtUnlock(t *testing.T) {
 	}
 }
 
-// TestGuardKillsInTime checks that the guard of a withlock that has died kills the command before the
-// lease ends, however long the grace.
+// TestGuardKillsInTime checks that the guard of a withlock that has died kills the command before
+// the lease ends, however long the grace.
 func TestGuardKillsInTime(t *testing.T) {
 	t.Parallel()
 	g, err := startGuard(time.Hour, fakeLease{}.slot(t))

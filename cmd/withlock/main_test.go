@@ -467,8 +467,8 @@ func TestSignalWhileWaiting(t *testing.T) {
 	})
 }
 
-// TestSignalWithTheLock checks that a signal that comes as the lock is granted keeps the command from
-// beginning.
+// TestSignalWithTheLock checks that a signal that comes as the lock is granted keeps the command
+// from beginning.
 func TestSignalWithTheLock(t *testing.T) {
 	t.Parallel()
 	flags, name := onRedis(t)

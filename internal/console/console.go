@@ -41,7 +41,7 @@ type Service struct {
 	GateStore   string `json:"gate_store"`
 }
 
-// Ledger is what the console reads of the ledger.
+// Ledger is the part of the ledger that the console reads.
 type Ledger interface {
 	Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
 	Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error)

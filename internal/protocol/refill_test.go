@@ -128,7 +128,8 @@ func TestFillFails(t *testing.T) {
 	s := newShop(t, sqliteURL(t))
 	i := s.open(t, settings{strategy: "lua", around: failing("fill", "")})
 	sku := newSKU("unfilled")
-	_, _, _ = i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1}) // creates the row; the gate cannot show its count
+	// This creates the row. The gate cannot show its count.
+	_, _, _ = i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1})
 	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUUnreachable) {
 		t.Errorf("the sweep returned %v, want %v", err, errSKUUnreachable)
 	}

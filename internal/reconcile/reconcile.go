@@ -34,7 +34,7 @@ const (
 	clockTries = 3
 )
 
-// Ledger is what reconciling needs of the ledger.
+// Ledger is the part of the ledger that Reconciler uses.
 type Ledger interface {
 	// Generation, Use, Owner, Beat and RaiseGeneration read and change the owner of the stock.
 	Generation() stock.Generation
@@ -75,7 +75,7 @@ type Ledger interface {
 
 var _ Ledger = (*ledger.Ledger)(nil)
 
-// Counter is what reconciling needs of the gate's counter. See gate.Counter.
+// Counter is the part of gate.Counter that Reconciler uses.
 type Counter interface {
 	// Use, Load, Loaded, Mark and SetMark manage the generation that the counter runs under.
 	Use(g stock.Generation)

@@ -110,9 +110,9 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 // migration that was killed, up or down. A schema of PostgreSQL or SQLite is dirty only if
 // something else has marked it. MigrateUp refuses it, because it does not know what has run.
 //
-// MigrateUp refuses a table or sequence of another program whose name a missing migration needs, and
-// another program's versions. A statement that the server refuses leaves MySQL's schema dirty, and
-// every other one as it was.
+// MigrateUp refuses a table or sequence of another program whose name a missing migration needs,
+// and another program's versions. A statement that the server refuses leaves MySQL's schema dirty,
+// and every other one as it was.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrNoLocks (unless there is nothing to do).
 func (s *SQL) MigrateUp(ctx context.Context) error {
@@ -125,7 +125,8 @@ func (s *SQL) MigrateUp(ctx context.Context) error {
 }
 
 // MigrateDown reverts the last migration. It refuses if data would be lost, if a migration was
-// interrupted, or if the versions are another program's. Without an applied migration it does nothing.
+// interrupted, or if the versions are another program's. Without an applied migration it does
+// nothing.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed, ErrNoLocks.
 func (s *SQL) MigrateDown(ctx context.Context) error {

@@ -569,8 +569,8 @@ func TestHoldUnused_Fails(t *testing.T) {
 	}
 }
 
-// TestWholeDriver_ClosesPool checks that the driver closes its pool, even if it cannot be opened, and
-// that the driver for MySQL does.
+// TestWholeDriver_ClosesPool checks that the driver, and the one for MySQL, close their pool. A
+// driver that cannot be opened must close it too.
 func TestWholeDriver_ClosesPool(t *testing.T) {
 	t.Parallel()
 	mustBeClosed := func(pool *sql.DB) {

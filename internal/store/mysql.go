@@ -141,7 +141,8 @@ func mysqlHosts(config *driver.Config) (hosts []*driver.Config) {
 func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	probe := config.Clone()
 	probe.Params = nil
-	probe.ReadTimeout, probe.WriteTimeout = 0, 0 // ctx bounds the connection: a read timeout that ended first would hide its error
+	// ctx bounds the connection: a read timeout that ended first would hide its error.
+	probe.ReadTimeout, probe.WriteTimeout = 0, 0
 	connector, err := mysqlConnector(probe)
 	if err != nil {
 		return "", err

@@ -223,8 +223,8 @@ func (s *SQL) failed(doing string, err error) error {
 	return fmt.Errorf("%s %s: %w", doing, s.target, err)
 }
 
-// DB returns the pool as gorm wraps it. It has no prepared statements; statements are logged only if
-// they take over 1 s.
+// DB returns the pool as gorm wraps it. It has no prepared statements; statements are logged only
+// if they take over 1 s.
 func (s *SQL) DB() *gorm.DB { return s.db }
 
 // Pool returns the pool of connections, for its statistics.

@@ -62,7 +62,8 @@ func (w *watch) poll(ctx context.Context) bool {
 		current     = make(map[string]identity)
 		unreachable = make(map[string]bool)
 	)
-	_ = eachMaster(ctx, w.client, func(ctx context.Context, node *redis.Client) error { // an error means that no master has ever been known
+	// An error means that no master has ever been known.
+	_ = eachMaster(ctx, w.client, func(ctx context.Context, node *redis.Client) error {
 		id, err := identify(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()

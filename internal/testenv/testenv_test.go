@@ -384,8 +384,8 @@ func TestMissingProgram(t *testing.T) {
 	}
 }
 
-// TestCannotStart starts a program that ends instead of serving. The test must end at once, with what
-// the program printed.
+// TestCannotStart starts a program that ends instead of serving. The test must end at once, with
+// what the program printed.
 func TestCannotStart(t *testing.T) {
 	t.Parallel()
 	f := &fakeT{T: t}
