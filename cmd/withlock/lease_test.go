@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -108,6 +109,17 @@ func TestShortLease(t *testing.T) {
 	var code exitError
 	if err := runAndUnlock(c, fakeLease{}.confirmedFor(time.Minute).slot(t), nil); !errors.As(err, &code) || code.code != exitUsage {
 		t.Errorf("exit code %d, %v, want %d", code.code, err, exitUsage)
+	}
+}
+
+// TestLateConfirmation checks that the command does not begin if withlock was stopped while it
+// confirmed the lock, until the lease had ended. That is no mistake of the user.
+func TestLateConfirmation(t *testing.T) {
+	t.Parallel()
+	l := &lease{slot: fakeLease{}.confirmedFor(0).slot(t)} // the lease ends after withlock has asked, and before it has the answer
+	var begin bytes.Buffer
+	if err := l.letBegin(noGroup, readyGuard(t), &begin); !errors.Is(err, errOverdue) || begin.Len() > 0 {
+		t.Errorf("%v, and withlock sends %q to the command", err, begin.Bytes())
 	}
 }
 

@@ -237,8 +237,8 @@ func (r *Reconciler) Usable(ctx context.Context) error {
 	return nil
 }
 
-// Close settles the queued takes, and removes the queued additions from the outbox.
-// Call it when no other call is under way.
+// Close settles the queued takes, and removes the queued additions from the outbox. Later takes are
+// settled without the queue, and recovery and deliveries do the rest.
 func (r *Reconciler) Close() {
 	if r.counter != nil {
 		r.settles.Close()

@@ -59,6 +59,14 @@ func (s *SQL) CheckSchema(ctx context.Context) error {
 	return nil
 }
 
+// FixDirty tells the operator how to repair a dirty schema. Only on MySQL does MigrateUp repair it.
+func (s *SQL) FixDirty() string {
+	if s.commitsDDL {
+		return "run api migrate up with the same --db to complete it"
+	}
+	return fmt.Sprintf("find the version of the tables (migrations/%s), write it into schema_migrations, and set dirty to FALSE", s.dialect)
+}
+
 // SchemaVersion returns the number of the last applied migration, or 0 if there is none. dirty
 // reports that a migration to that version, up or down, was interrupted or is running.
 // SchemaVersion changes nothing.
@@ -206,8 +214,7 @@ func (s *SQL) migrationError(err error, latest uint) error {
 			ErrSchemaDirty, max(dirty.Version, 0))
 	case errors.As(err, &dirty):
 		return fmt.Errorf("%w: version %d is marked as interrupted, but this program's migrations either run as a whole or change nothing here. "+
-			"Find the version of the tables (migrations/%s), write it into schema_migrations, and set dirty to FALSE",
-			ErrSchemaDirty, max(dirty.Version, 0), s.dialect)
+			"To repair it, %s", ErrSchemaDirty, max(dirty.Version, 0), s.FixDirty())
 	case errors.Is(err, database.ErrLocked):
 		return fmt.Errorf("another migration has not ended within %v; if its process was killed, the server completes its last statement first: %w", migrationLockWait, err)
 	case errors.Is(err, os.ErrNotExist):

@@ -518,6 +518,18 @@ func TestLeasesUnavailable(t *testing.T) {
 	}
 }
 
+// TestClosedQueue checks that a call after Close is refused, and starts no consumer: Close may still
+// wait for the others.
+func TestClosedQueue(t *testing.T) {
+	t.Parallel()
+	asked := new(atomic.Int64)
+	queues := newQueues(noLeases{asked: asked}, time.Minute)
+	queues.close()
+	if _, err := queues.Lock(t.Context(), "a"); !errors.Is(err, stock.ErrBusy) || asked.Load() > 0 {
+		t.Errorf("%v, and leases were asked for %d times", err, asked.Load())
+	}
+}
+
 var errNoLeases = errors.New("no leases")
 
 // noLeases is a locker that grants nothing.
