@@ -94,7 +94,7 @@ var onlyIn = map[string][]string{
 	"github.com/alecthomas/kong":           {"cmd/api", "cmd/withlock", "internal/commandline", "bench", "bench/...", "loadtest", "loadtest/..."},
 	"github.com/prometheus/client_golang": {"cmd/api", "internal/assembly", "internal/doctor", "internal/httpapi", "internal/order", "internal/ledger", "internal/reconcile", "internal/async", "internal/latency", "internal/tracing",
 		"internal/console", "internal/console/rush"},
-	"github.com/go-json-experiment/json":     {"internal/httpapi"},
+	"github.com/go-json-experiment/json":     {"internal/httpapi", "internal/console/rush"},
 	"github.com/go-playground/validator/v10": {"internal/httpapi"},
 	"go.opentelemetry.io/otel":               {"internal/tracing", "internal/tracing/..."},
 	"github.com/go-jose/go-jose/v4":          {"internal/buyertoken"},
