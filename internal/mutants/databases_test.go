@@ -55,7 +55,7 @@ var databases = []mutant{
 	{"the server's autocommit", storeMySQL, "\"autocommit\":         \"1\",", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
 	{"the server's completion_type", storeMySQL, "\"completion_type\":    \"'NO_CHAIN'\",", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
 	{"the server's sql_select_limit", storeMySQL, "\"sql_select_limit\":   \"18446744073709551615\",", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
-	{"the server's sql_mode", storeMySQL, "setDefault(config, \"sql_mode\", mysqlMode)", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
+	{"the server's sql_mode", storeMySQL, "setDefault(config.Params, \"sql_mode\", mysqlMode)", "", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
 	{"BEGIN in every mode", sqltxTx, "begin: \"START TRANSACTION\", query: queryMySQL", "begin: \"BEGIN\", query: queryMySQL", "internal/store TestSession_StatesWhatItReliesOn/MariaDB"},
 	{"a MySQL that is read-only is the primary", sqltxMySQLPrimary, "if err == nil && server.readOnly() {", "if err == nil && server == nil {", "internal/store TestSeveralHosts/MariaDB"},
 	{"administrators use a replica in Aurora", sqltxMySQLPrimary, "\"read_only\", \"innodb_read_only\"", "\"read_only\"", "internal/ledger/sqltx TestMySQLPrimary/a_replica_in_Aurora"},

@@ -36,7 +36,7 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 
 	sessions := config.Copy()
 	for name, value := range postgresBounds {
-		sessions.RuntimeParams[name] = orDefault(sessions.RuntimeParams, name, value)
+		setDefault(sessions.RuntimeParams, name, value)
 	}
 	sessions.RuntimeParams["standard_conforming_strings"] = "on"
 	sessions.DialFunc = boundAnswers(config.DialFunc, answerBound(sessions.RuntimeParams["statement_timeout"]))
@@ -74,7 +74,7 @@ func postgresConfig(rawURL string) (*pgx.ConnConfig, error) {
 		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	config.DialFunc = postgresDialer().DialContext
-	config.RuntimeParams["application_name"] = orDefault(config.RuntimeParams, "application_name", "holdfast")
+	setDefault(config.RuntimeParams, "application_name", "holdfast")
 	return config, nil
 }
 
@@ -171,13 +171,6 @@ func postgresDuration(value string) (time.Duration, error) {
 		return time.Duration(n * float64(24*time.Hour)), err
 	}
 	return time.ParseDuration(value)
-}
-
-func orDefault(parameters map[string]string, name, value string) string {
-	if set, ok := parameters[name]; ok {
-		return set
-	}
-	return value
 }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
