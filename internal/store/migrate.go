@@ -79,14 +79,16 @@ func (s *SQL) SchemaVersion(ctx context.Context) (version uint, dirty bool, err 
 	return version, dirty, nil
 }
 
+// countTables counts the tables of a name.
+var countTables = map[sqltx.Dialect]string{
+	sqltx.MySQL:    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
+	sqltx.Postgres: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = $1",
+	sqltx.SQLite:   "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
+}
+
 func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
-	query := map[sqltx.Dialect]string{
-		sqltx.MySQL:    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
-		sqltx.Postgres: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = $1",
-		sqltx.SQLite:   "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
-	}[s.dialect]
 	var n int
-	if err := s.pool.QueryRowContext(ctx, query, name).Scan(&n); err != nil {
+	if err := s.pool.QueryRowContext(ctx, countTables[s.dialect], name).Scan(&n); err != nil {
 		return false, s.failed("looking for table "+name+" in", err)
 	}
 	return n > 0, nil

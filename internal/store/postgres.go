@@ -194,7 +194,7 @@ func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (migrationD
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
-	return newWholeDriver(pool, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = 'schema_migrations'",
+	return newWholeDriver(pool, sqltx.Postgres,
 		"LOCK TABLE %s IN ACCESS EXCLUSIVE MODE",
 		"BEGIN ISOLATION LEVEL READ COMMITTED",
 		// The server then ends the statement of a killed process soon, which nobody would commit.
