@@ -57,7 +57,7 @@ func (l *lab) flags(spec assembly.Spec) []string {
 	if spec.Sound && (l.killsInstance() || l.Lifecycle) {
 		flags = append(flags, "--take-deadline", shortDeadline.String(), "--lease", shortLease.String())
 	}
-	for flag, value := range l.lockServers() {
+	for flag, value := range l.locks().Addresses() {
 		if value != "" {
 			flags = append(flags, "--"+flag, value)
 		}

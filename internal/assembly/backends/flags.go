@@ -37,8 +37,8 @@ func Vars(what string) map[string]string {
 	return map[string]string{"lock": Default, "locks": strings.Join(Names(), ", "), "locked": what}
 }
 
-// addresses returns the values of the flags that belong to one backend only, by flag.
-func (l *Flags) addresses() map[string]string {
+// Addresses returns the values of the flags that belong to one backend only, by flag.
+func (l *Flags) Addresses() map[string]string {
 	return map[string]string{"zookeeper": l.ZooKeeper, "etcd": l.Etcd, "redlock": l.Redlock}
 }
 
@@ -62,7 +62,7 @@ func (l *Flags) Check(needed bool, db string) error {
 	if l.Lease < minLease {
 		return fmt.Errorf("--lease: %v is shorter than %v", l.Lease, minLease)
 	}
-	addresses := l.addresses()
+	addresses := l.Addresses()
 	address, own := addresses[backend.Flag]
 	switch {
 	case needed && backend.Flag == "db" && !strings.HasPrefix(db, backend.Name):
