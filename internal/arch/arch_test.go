@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"internal/latency":                  {"internal/tracing"},
 	"internal/async":                    {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/tracing"},
 	"internal/admin":                    {"internal/order", "internal/ledger", "internal/stock", "internal/retry"},
-	"internal/reconcile":                {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/group", "internal/tracing"},
+	"internal/reconcile":                {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/group", "internal/ratelimit", "internal/tracing"},
 	"internal/reconcile/findings":       {"internal/reconcile", "internal/stock"},
 	"internal/ledger":                   {"internal/order", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/retry", "internal/group", "internal/latency", "internal/tracing"},
 	"internal/ledger/cutter":            {"internal/ledger/sqltx", "internal/stock"},

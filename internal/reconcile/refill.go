@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
-
-// maxLimited bounds the SKUs that a refillLimiter remembers.
-const maxLimited = 10_000
 
 // PrepareRetry removes the reason why a take of the SKUs was refused. The reason must be
 // stock.Reconcilable. PrepareRetry makes gate and ledger agree on the SKUs' epochs, or moves the
@@ -108,7 +104,7 @@ func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level 
 // transaction, and another order has its units.
 func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, reason error) {
 	var refusal *stock.Refusal
-	if !errors.As(reason, &refusal) || !r.limiter.allow(refusal.SKU, time.Now()) {
+	if !errors.As(reason, &refusal) || r.limiter.Take(refusal.SKU, time.Now()) > 0 {
 		return
 	}
 	var epoch int64
@@ -161,23 +157,4 @@ func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, lev
 		}
 	}
 	return filled, joined(errs)
-}
-
-// refillLimiter limits refills after guard refusals to one a second for each SKU.
-type refillLimiter struct {
-	mu   sync.Mutex
-	last map[stock.SKU]time.Time
-}
-
-func (l *refillLimiter) allow(sku stock.SKU, at time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if at.Sub(l.last[sku]) < time.Second {
-		return false
-	}
-	if len(l.last) >= maxLimited || l.last == nil { // forgetting a SKU costs one extra refill
-		l.last = make(map[stock.SKU]time.Time)
-	}
-	l.last[sku] = at
-	return true
 }
