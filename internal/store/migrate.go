@@ -185,13 +185,9 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(context.Context, 
 // closingWith returns a dialler whose connections are closed when ctx ends, for drivers
 // that would otherwise wait for an answer forever.
 func closingWith(ctx context.Context, dial dialFunc) dialFunc {
-	return func(dialing context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(dialing, network, address)
-		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() })
-		}
-		return conn, err
-	}
+	return reporting(dial, func(_ context.Context, conn net.Conn) {
+		context.AfterFunc(ctx, func() { _ = conn.Close() })
+	})
 }
 
 // migrationError translates the library's errors into errors of this package.
