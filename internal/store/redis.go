@@ -18,8 +18,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 // Bounds of the connections to Redis.
@@ -57,17 +55,19 @@ func OpenRedis(ctx context.Context, rawURL string) (redis.UniversalClient, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	for try := 1; ; try++ {
-		err := client.Ping(ctx).Err()
-		if err == nil {
-			return client, nil
-		}
-		// On a busy machine, connecting may take longer than the bound of a call.
-		if timeout := net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() || retry.Sleep(ctx, retry.Jitter(10*time.Millisecond, try)) != nil {
-			client.Close()
-			return nil, fmt.Errorf("connecting to %s: %w", target, err)
-		}
+	ping := func(ctx context.Context) error { return client.Ping(ctx).Err() }
+	if err := awaitAnswer(ctx, ping, isTimeout); err != nil {
+		client.Close()
+		return nil, fmt.Errorf("connecting to %s: %w", target, err)
 	}
+	return client, nil
+}
+
+// isTimeout reports whether a call has not ended in its time. On a busy machine, connecting may
+// take longer.
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
 }
 
 // NewRedis returns a client as OpenRedis does, but does not wait for the Redis to answer.
