@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -70,12 +68,11 @@ func (l *Flags) Check(needed bool, db string) error {
 	case needed && own && address == "":
 		return fmt.Errorf("--%s: required with --lock %s", backend.Flag, l.Backend)
 	}
-	for _, flag := range slices.Sorted(maps.Keys(addresses)) {
-		if addresses[flag] == "" {
-			continue
-		}
-		if err := CheckAddress(flag, addresses[flag]); err != nil {
-			return AddressError{flag, err}
+	for _, e := range Table() {
+		if address := addresses[e.Flag]; address != "" {
+			if err := e.check(address); err != nil {
+				return AddressError{e.Flag, err}
+			}
 		}
 	}
 	return nil
