@@ -36,7 +36,6 @@ var mayImport = map[string][]string{
 	"internal/buyertoken":               {"internal/stock"},
 	"internal/console":                  {"internal/ledger", "internal/stock", "internal/latency", "internal/palette"},
 	"internal/order":                    {"internal/stock", "internal/retry", "internal/latency", "internal/tracing"},
-	"internal/latency":                  {"internal/tracing"},
 	"internal/async":                    {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/tracing"},
 	"internal/admin":                    {"internal/order", "internal/ledger", "internal/stock", "internal/retry"},
 	"internal/reconcile":                {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/group", "internal/ratelimit", "internal/tracing"},

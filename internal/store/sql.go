@@ -261,11 +261,6 @@ func (s *SQL) LedgerID(ctx context.Context) (uuid.UUID, error) {
 	return ids[0], nil
 }
 
-// pairs runs a statement whose rows have two texts.
-func (s *SQL) pairs(ctx context.Context, query string) ([][2]string, error) {
-	return sqltx.ReadAll(ctx, s.Ledger(), func(pair *[2]string) []any { return []any{&pair[0], &pair[1]} }, query)
-}
-
 // LogTo sends slow statements to log instead of slog's default logger. Call it before the pool is
 // used.
 func (s *SQL) LogTo(log *slog.Logger) { s.db.Logger = sqltx.SlowLog(log) }
