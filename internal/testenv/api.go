@@ -35,17 +35,11 @@ var anyCertificate = &http.Client{Transport: &http.Transport{TLSClientConfig: &t
 // until it is ready. A process builds it only once.
 func API(t T, args ...string) *APIServer {
 	t.Helper()
-	return Serve(t, "./cmd/api", args...)
+	return ServeFile(t, Build(t, "./cmd/api"), args...)
 }
 
-// Serve is API for any program of this module. The program must have the flag --listen, print
+// ServeFile is API for any program that is built. The program must have the flag --listen, print
 // "listening on http://host:port" (or https), or log it as cmd/api does, and answer GET /readyz.
-func Serve(t T, pkg string, args ...string) *APIServer {
-	t.Helper()
-	return ServeFile(t, Build(t, pkg), args...)
-}
-
-// ServeFile is Serve for a program that is built already.
 func ServeFile(t T, file string, args ...string) *APIServer {
 	t.Helper()
 	s := StartFile(t, file, args...)
@@ -61,14 +55,7 @@ func ServeFile(t T, file string, args ...string) *APIServer {
 	return s
 }
 
-// StartAPI is API without the wait, for a program that does not serve or cannot
-// start.
-func StartAPI(t T, args ...string) *APIServer {
-	t.Helper()
-	return StartFile(t, Build(t, "./cmd/api"), args...)
-}
-
-// StartFile is StartAPI for a program that is built already.
+// StartFile is ServeFile without the wait, for a program that does not serve or cannot start.
 func StartFile(t T, file string, args ...string) *APIServer {
 	t.Helper()
 	name := path.Base(file)
