@@ -25,7 +25,7 @@ type settings struct {
 	Instances  int           `default:"2" help:"Number of api processes, which share the stores."`
 	Stock      int64         `default:"1000" help:"Units to sell in each rush."`
 	Clients    int           `default:"32" help:"Clients of a rush; each has one order under way."`
-	Guard      string        `default:"off" enum:"on, off" help:"on: the ledger refuses orders that a gate should have refused, and a column counts them."`
+	Guard      bool          `default:"off" help:"Let the ledger refuse orders that a gate should have refused, and count them in a column (on|off, default off)."`
 	Limit      time.Duration `default:"20s" help:"Maximum duration of one rush."`
 	Crash      bool          `default:"on" help:"Run a second rush for each sound strategy, in which one instance is killed and replaced (on|off, default on)."`
 	Seed       uint64        `default:"1" help:"Seed of the buyers; the same seed sends the same orders."`

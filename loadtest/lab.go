@@ -211,7 +211,7 @@ func (l *lab) newRun() *results.Run {
 	run.Seed = l.Seed
 	run.Flags = map[string]string{
 		"instances": fmt.Sprint(l.Instances), "stock": fmt.Sprint(l.Stock), "clients": fmt.Sprint(l.Clients),
-		"guard": l.Guard, "lock": l.Lock, "limit": l.Limit.String(), "rate": fmt.Sprint(l.Rate), "search": fmt.Sprint(l.Search),
+		"guard": fmt.Sprint(l.Guard), "lock": l.Lock, "limit": l.Limit.String(), "rate": fmt.Sprint(l.Rate), "search": fmt.Sprint(l.Search),
 		"lifecycle": fmt.Sprint(l.Lifecycle), "payment_window": l.PaymentWindow.String(),
 		"probes": fmt.Sprint(l.Probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.MaxFailures.String(),
 	}
