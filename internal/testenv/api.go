@@ -128,16 +128,16 @@ func (s *APIServer) Wait() int {
 // them.
 var raceFlags = []string{"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false"}
 
+// module is the path of this module, by which the go command finds its programs in each of its
+// folders.
+const module = "github.com/holdfast-stock/holdfast"
+
 // build builds a program of this module and returns its path. It uses the race
 // detector if this program does.
 //
 // It keeps the last build in the user's cache folder. go build does not link a
 // program that is up to date.
 func build(pkg string, more []string) (string, error) {
-	root, err := moduleRoot()
-	if err != nil {
-		return "", err
-	}
 	folder, err := env.newBuildFolder()
 	if err != nil {
 		return "", err
@@ -153,8 +153,7 @@ func build(pkg string, more []string) (string, error) {
 		restoreBuild(kept, program)
 		defer keepBuild(kept, program)
 	}
-	command := exec.Command("go", append(append(args, more...), pkg)...)
-	command.Dir = root
+	command := exec.Command("go", append(append(args, more...), path.Join(module, pkg))...)
 	// If this process is killed, the go command ends with it. Its temporary files stay in the
 	// folder, and the cleaner removes them.
 	command.Env = append(os.Environ(), "GOTMPDIR="+folder)
@@ -197,24 +196,5 @@ func keepBuild(name, program string) {
 	if os.Link(program, link) == nil {
 		_ = os.Rename(link, filepath.Join(folder, name))
 		_ = os.Remove(link) // link still exists if both names were the same file
-	}
-}
-
-// moduleRoot returns the nearest folder with a go.mod: the working directory or
-// one above it.
-func moduleRoot() (string, error) {
-	folder, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
-			return folder, nil
-		}
-		up := filepath.Dir(folder)
-		if up == folder {
-			return "", errors.New("no go.mod above the working directory")
-		}
-		folder = up
 	}
 }
