@@ -86,16 +86,26 @@ func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level 
 	if err != nil || r.counter == nil {
 		return err
 	}
-	// Units in flight are not subtracted, because no take of an earlier epoch can commit.
-	err = r.counter.FillAll(ctx, fillsOf(raised))[0]
-	if errors.Is(err, stock.ErrNoGeneration) {
-		return r.generations.follow(ctx, r.generations.current())
+	_, err = r.fill(ctx, raised)
+	return err
+}
+
+// fill fills the gate from rows whose epochs were raised, and returns how many counts it filled.
+// Units in flight are not subtracted, because no take of an earlier epoch can commit.
+func (r *Reconciler) fill(ctx context.Context, raised ...ledger.StockRow) (filled int, err error) {
+	var errs []error
+	for _, err := range r.counter.FillAll(ctx, fillsOf(raised...)) {
+		switch {
+		case err == nil:
+			filled++
+			r.metrics.refills.Inc()
+		case errors.Is(err, stock.ErrNoGeneration):
+			return filled, r.generations.follow(ctx, r.generations.current())
+		case !errors.Is(err, stock.ErrStaleEpoch): // a stale epoch means that a later refill was faster
+			errs = append(errs, fmt.Errorf("filling the gate: %w", err))
+		}
 	}
-	if err != nil && !errors.Is(err, stock.ErrStaleEpoch) { // a stale epoch means that a later refill was faster
-		return fmt.Errorf("filling the gate: %w", err)
-	}
-	r.metrics.refills.Inc()
-	return nil
+	return filled, joined(errs)
 }
 
 // refillAfterGuardRefusal refills a SKU whose gate admitted units that the ledger does not have,
@@ -144,17 +154,5 @@ func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, lev
 	if err != nil {
 		return 0, err
 	}
-	var errs []error
-	for _, err := range r.counter.FillAll(ctx, fillsOf(raised...)) {
-		switch {
-		case err == nil:
-			filled++
-			r.metrics.refills.Inc()
-		case errors.Is(err, stock.ErrNoGeneration):
-			return filled, r.generations.follow(ctx, r.generations.current())
-		case !errors.Is(err, stock.ErrStaleEpoch): // a stale epoch means that a later refill was faster
-			errs = append(errs, fmt.Errorf("filling the gate: %w", err))
-		}
-	}
-	return filled, joined(errs)
+	return r.fill(ctx, raised...)
 }
