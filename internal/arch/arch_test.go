@@ -70,7 +70,7 @@ var mayImport = map[string][]string{
 	"loadtest/history":                  {"client"},
 	"loadtest/vegeta":                   {"internal/commandline", "internal/lab/command"},
 	"loadtest/report":                   {"internal/palette"},
-	"loadtest/pitfall":                  {"internal/lock", "internal/lock/...", "internal/stock", "internal/assembly", "internal/store", "internal/retry"},
+	"loadtest/pitfall":                  {"internal/lock", "internal/lock/...", "internal/stock", "internal/assembly", "internal/store", "internal/ledger/sqltx", "internal/retry"},
 }
 
 // onlyIn lists imports of other modules that only some packages may have.
