@@ -26,7 +26,7 @@ const module = "github.com/holdfast-stock/holdfast/"
 // missing may import nothing of it. Tests may import anything.
 var mayImport = map[string][]string{
 	"cmd/api": {"internal/httpapi", "internal/console", "internal/console/rush", "internal/doctor", "internal/order", "internal/loglimit", "internal/assembly", "internal/assembly/backends", "internal/reconcile/findings",
-		"internal/stock", "internal/store", "internal/tracing", "internal/tracing/otlp", "internal/certificate", "internal/buyertoken", "internal/retry", "internal/commandline"},
+		"internal/stock", "internal/store", "internal/tracing/otlp", "internal/certificate", "internal/buyertoken", "internal/retry", "internal/commandline"},
 	"cmd/withlock": {"internal/commandline", "internal/store", "internal/lock", "internal/assembly/backends", "internal/lock/recipe"},
 	"internal/assembly": {"internal/order", "internal/admin", "internal/async", "internal/reconcile", "internal/ledger", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/stock/gate", "internal/store",
 		"internal/assembly/backends", "internal/lock", "internal/lock/redis", "internal/latency", "internal/tracing"},
