@@ -79,9 +79,6 @@ type sent struct {
 	plan plan
 }
 
-// promised reports whether the answer names an order: it is a 201 or a 202.
-func (s sent) promised() bool { return s.outcome == accepted || s.outcome == queued }
-
 // try sends a request for the order once, to the n-th instance.
 func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
 	got := l.client.Place(ctx, f.url(n), asked.request(p.key))

@@ -77,7 +77,7 @@ var httpAPI = []mutant{
 	{"the console samples for nobody", feed, "f.watched() && ctx.Err() == nil", "ctx.Err() == nil", "internal/console TestSamplerSleeps"},
 	{"a stream ends with the server's timeout", "internal/console/stream.go", "_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))", "", "internal/console TestStream"},
 	{"a stream that ends late is cut off", "internal/console/stream.go", "defer s.limitEnd()", "", "internal/console TestEndOfStream"},
-	{"the log counts nothing", serve, "tracing.LogHandler(counting)", "tracing.LogHandler(log.Handler())", "cmd/api TestRedisUnavailable"},
+	{"the log counts nothing", serve, "httpapi.LogHandler(counting)", "httpapi.LogHandler(log.Handler())", "cmd/api TestRedisUnavailable"},
 	{"slow statements go elsewhere", "internal/assembly/stores.go", "s.SQL.LogTo(log)", "", "cmd/api TestDatabaseFails"},
 	{"slow statements go nowhere else", "internal/store/sql.go", "s.db.Logger = sqltx.SlowLog(log)", "", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
 	{"an error contains a URL", lines, `return before + ":…"`, "return before + s", "cmd/api TestNoURLIsRepeated"},

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/ratelimit"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
@@ -132,7 +133,7 @@ type Reconciler struct {
 	settles    *group.Batcher[*stock.Take]  // nil without a gate
 	applied    *group.Batcher[stock.Change] // additions to clear from the outbox; nil without a gate
 	refills    singleflight.Group
-	limiter    refillLimiter
+	limiter    *ratelimit.Limiter[stock.SKU] // of refills after guard refusals
 	comparison comparison
 	open       chan *openTake
 
@@ -151,6 +152,7 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 		log:          o.Log,
 		metrics:      m,
 		tracer:       o.Tracer,
+		limiter:      ratelimit.New[stock.SKU](1, 1), // one a second
 		comparison:   comparison{suspects: make(map[stock.SKU]suspect)},
 		open:         make(chan *openTake, maxOpenTakes),
 	}

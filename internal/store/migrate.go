@@ -87,14 +87,16 @@ func (s *SQL) SchemaVersion(ctx context.Context) (version uint, dirty bool, err 
 	return version, dirty, nil
 }
 
+// countTables counts the tables of a name.
+var countTables = map[sqltx.Dialect]string{
+	sqltx.MySQL:    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
+	sqltx.Postgres: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = $1",
+	sqltx.SQLite:   "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
+}
+
 func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
-	query := map[sqltx.Dialect]string{
-		sqltx.MySQL:    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
-		sqltx.Postgres: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = $1",
-		sqltx.SQLite:   "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
-	}[s.dialect]
 	var n int
-	if err := s.pool.QueryRowContext(ctx, query, name).Scan(&n); err != nil {
+	if err := s.pool.QueryRowContext(ctx, countTables[s.dialect], name).Scan(&n); err != nil {
 		return false, s.failed("looking for table "+name+" in", err)
 	}
 	return n > 0, nil
@@ -192,13 +194,9 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(context.Context, 
 // closingWith returns a dialler whose connections are closed when ctx ends, for drivers
 // that would otherwise wait for an answer forever.
 func closingWith(ctx context.Context, dial dialFunc) dialFunc {
-	return func(dialing context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(dialing, network, address)
-		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() })
-		}
-		return conn, err
-	}
+	return reporting(dial, func(_ context.Context, conn net.Conn) {
+		context.AfterFunc(ctx, func() { _ = conn.Close() })
+	})
 }
 
 // migrationError translates the library's errors into errors of this package.
