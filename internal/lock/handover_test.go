@@ -364,7 +364,8 @@ func (g handsOverAgain) HandOver(_ context.Context, lost func(error)) (Grant, er
 	return handsOverAgain{&fakeGrant{g.backend, lost}}, nil
 }
 
-// unlockToWaiter unlocks the lease of the lock a while a waiter waits, and returns the waiter's lease.
+// unlockToWaiter unlocks the lease of the lock a while a waiter waits, and returns the waiter's
+// lease.
 func unlockToWaiter(t *testing.T, l *locker, held Lease) Lease {
 	t.Helper()
 	granted := make(chan Lease, 1)

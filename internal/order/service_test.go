@@ -230,8 +230,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestReconcilesAllLines checks that all SKUs of a refused take are reconciled, although the refusal
-// names only one.
+// TestReconcilesAllLines checks that all SKUs of a refused take are reconciled, although the
+// refusal names only one.
 func TestReconcilesAllLines(t *testing.T) {
 	t.Parallel()
 	s := newShop(true)

@@ -263,9 +263,9 @@ func TestJobSurvivesAnOutage(t *testing.T) {
 	})
 }
 
-// TestJobStepsFail checks that a step that fails, or that finds its job lost, ends the claim, and that
-// the instance claims the job again. The instance is idle only once another instance has the job. Only
-// a step that fails is logged.
+// TestJobStepsFail checks that a step that fails, or that finds its job lost, ends the claim, and
+// that the instance claims the job again. The instance is idle only once another instance has the
+// job. Only a step that fails is logged.
 func TestJobStepsFail(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []error{errUnreachable, ledger.ErrJobLost} {
