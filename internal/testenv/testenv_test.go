@@ -11,8 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -104,13 +104,10 @@ func TestServersEndWithTheirProcess(t *testing.T) {
 				}
 				fmt.Sscanf(lines.Text(), "folder %s", &folder)
 			}
-			if len(pids) < 5 { // PostgreSQL alone has several
-				t.Fatalf("the child started the processes %v, want at least 5", pids)
-			}
-			for _, pid := range pids {
-				if err := syscall.Kill(pid, 0); err != nil {
-					t.Fatalf("process %d does not run: %v", pid, err)
-				}
+			// Some processes of PostgreSQL end soon after its start. It has several others.
+			pids = slices.DeleteFunc(pids, ended)
+			if len(pids) < 5 {
+				t.Fatalf("of the processes of the servers, only %v run, want at least 5", pids)
 			}
 			if end == "killed" {
 				err = c.Process.Kill()
