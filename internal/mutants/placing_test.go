@@ -119,7 +119,7 @@ var placing = []mutant{
 		found, _, err := s.findKeyed`, "internal/protocol TestKeys/SQLite"},
 	{"a key keeps its void order", service, "voids, last = next, errVoided", "_, last = next, errVoided", "internal/protocol TestSlowTwin/SQLite"},
 	{"the search for the live order of a key passes it", service, "case step == 1, err", "case step <= 2, err", "internal/order TestFindKeyed"},
-	{"a key has ten void orders at most", service, "maxVoids = 1_000_000", "maxVoids = 10", "internal/order TestManyVoids"},
+	{"a key has ten void orders at most", service, "maxVoids = 1_000_000", "maxVoids = 10", "internal/order TestVoids"},
 	{"anybody can compute the IDs of keys", key, "b = append(b, ledgerID[:]...)", "b = append(b, make([]byte, 16)...)", "internal/order TestOrderIDs"},
 	{"a lost take is left alone", service, "if !s.reconciler.GiveBack(ctx, take) {", "if false {", "internal/protocol TestCompensationOutlivesTheRequest/SQLite"},
 	{"a refused order's units stay at the gate", takes, "\tdefault:\n\t\tr.GiveBack(ctx, t)", "\tdefault:", "internal/protocol TestNoAnswerBeforeCommit/SQLite"},
