@@ -84,14 +84,7 @@ func TestGuardRefusal(t *testing.T) {
 		i := s.open(t, settings{strategy: "lua"})
 		sku := newSKU("refused")
 		addStock(t, i, sku, 1)
-		row, err := i.ledger.Row(t.Context(), sku)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// An addition without a commit in the ledger makes the gate's count too high.
-		if err := i.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: 5}); err != nil {
-			t.Fatal(err)
-		}
+		addAtGate(5)(t, s, i, sku)
 		mustPlace(t, i, oneUnit(sku))
 		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
 		s.waitSettled(t, i, sku)
@@ -108,13 +101,7 @@ func TestDrift(t *testing.T) {
 			i := s.open(t, settings{strategy: "lua", noGuard: true})
 			sku := newSKU("drift")
 			addStock(t, i, sku, 3)
-			row, err := i.ledger.Row(t.Context(), sku)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := i.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: delta}); err != nil {
-				t.Fatal(err)
-			}
+			addAtGate(delta)(t, s, i, sku)
 			sweep(t, i)
 			sweep(t, i)
 			s.checkBalance(t, i.counter, sku, 0)
@@ -147,20 +134,8 @@ func TestFlightWithoutRecords(t *testing.T) {
 			lost, kept := newSKU("lost"), newSKU("kept")
 			addStock(t, i, lost, 5)
 			addStock(t, i, kept, 5)
-			takeUnit(t, i, lost)
+			loseRecord(t, s, i, lost)
 			takeUnit(t, i, kept)
-			flight := "holdfast:{" + s.ledgerID.String() + "}:flight"
-			fields, err := s.redis.HKeys(t.Context(), flight).Result()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, field := range fields {
-				if len(field) > len(lost) && field[:len(lost)] == string(lost) {
-					if err := s.redis.HDel(t.Context(), flight, field).Err(); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
 			for range 3 {
 				sweep(t, i)
 			}
