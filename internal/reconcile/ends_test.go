@@ -334,22 +334,34 @@ func TestRecoveryEnds(t *testing.T) {
 	}
 }
 
-// TestRecoveryGoesOn checks that a take that cannot be resolved does not keep the later ones
-// from recovery.
+// TestRecoveryGoesOn checks that a take that cannot be listed, resolved or given back does not keep the
+// later ones from recovery, and does not count as recovered.
 func TestRecoveryGoesOn(t *testing.T) {
 	t.Parallel()
-	stuck, other := takeOf("a", 1), takeOf("a", 1)
+	unknown, stuck, other := takeOf("a", 1), takeOf("a", 1), takeOf("a", 1)
 	gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-	gate.lists(stuck, other)
-	outcomes := []order.Outcome{order.Unknown(errUnreachable), order.Refused(errUnreachable)}
+	unreadable := errors.New("a record cannot be read")
+	gate.scan = func(context.Context, string) ([]stock.Take, string, error) {
+		return []stock.Take{unknown, stuck, other}, "", unreadable
+	}
+	gate.fail = func(t stock.Take) error {
+		if t.TakeID == stuck.TakeID {
+			return errUnreachable
+		}
+		return nil
+	}
+	outcomes := []order.Outcome{order.Unknown(errUnreachable), order.Refused(errUnreachable), order.Refused(errUnreachable)}
 	l.outcome = func() (next order.Outcome) {
 		next, outcomes = outcomes[0], outcomes[1:]
 		return next
 	}
 	r := newReconcilerOf(gate, l)
 	defer r.Close()
-	if err := r.recoverAll(t.Context()); !errors.Is(err, errUnreachable) || !slices.Equal(gate.given, []uuid.UUID{other.TakeID}) {
+	if err := r.recoverAll(t.Context()); !errors.Is(err, errUnreachable) || !errors.Is(err, unreadable) || !slices.Equal(gate.given, []uuid.UUID{other.TakeID}) {
 		t.Errorf("gave back %v, want %v; %v", gate.given, other.TakeID, err)
+	}
+	if n := value(t, r.metrics.recoveries.WithLabelValues(given)); n != 1 {
+		t.Errorf("%v takes are counted as given back, want 1", n)
 	}
 }
 
