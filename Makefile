@@ -29,10 +29,11 @@ PACKAGES = ./loadtest ./cmd/api ./internal/store ./internal/protocol ./internal/
 # The race detector, except for two virtual machines of others, which are up to three
 # times as fast without it: SQLite, which is C translated to Go, with memory outside the
 # Go heap, where the detector sees nothing; and the Lua of the in-process Redis, which
-# runs one script at a time. Nor for the tests of the models, which have no goroutines, and
-# the parser of Go, which only tests use.
+# runs one script at a time. Nor for the client of ZooKeeper, whose known race harms no lock
+# (docs/decisions/0021-what-a-lock-backend-does.md), the tests of the models, which have no
+# goroutines, and the parser of Go, which only tests use.
 RACE = -race -gcflags=modernc.org/...=-race=false -gcflags=github.com/yuin/gopher-lua/...=-race=false \
-	-gcflags=./internal/model=-race=false -gcflags=go/...=-race=false
+	-gcflags=github.com/go-zookeeper/...=-race=false -gcflags=./internal/model=-race=false -gcflags=go/...=-race=false
 ARGS ?=
 
 # A program with the race detector sleeps for a second at exit by default. The files

@@ -470,7 +470,7 @@ func (l *lab) exec(ctx context.Context, statements ...string) error {
 // start starts the variant's program and creates the stock that it sells.
 func (l *lab) start(ctx context.Context, v variant, in situation) (service, error) {
 	if v.program != "" {
-		return service{testenv.Serve(l.t, "./bench/reference", "--program", v.program, "--redis", l.redis.Addr(), "--driver", l.driver, "--source", l.source)}, nil
+		return service{testenv.ServeFile(l.t, testenv.Build(l.t, "./bench/reference"), "--program", v.program, "--redis", l.redis.Addr(), "--driver", l.driver, "--source", l.source)}, nil
 	}
 	var api service
 	for range max(in.instances, 1) {

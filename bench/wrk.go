@@ -72,7 +72,8 @@ func (g *generator) runOn(ctx context.Context, l wrkLoad, instance int, duration
 	// At the limit of the ledger, an order with its retries may wait longer than wrk's 2 seconds.
 	cmd := exec.CommandContext(ctx, "wrk", fmt.Sprintf("-t%d", threads), fmt.Sprintf("-c%d", connections), fmt.Sprintf("-d%ds", int(duration.Seconds())),
 		"--timeout", "10s", "-s", g.script, l.urls[instance], "--", fmt.Sprint(l.skus), keyed, fmt.Sprint(l.run, instance))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal reaches only this program, which ends ctx
+	// An interrupt at the terminal reaches only this program, which ends ctx.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return result{}, fmt.Errorf("wrk: %w: %s", errors.Join(ctx.Err(), err), out)

@@ -135,8 +135,8 @@ type Strategy struct {
 	Cutter string  `json:"cutter"`
 	Sound  bool    `json:"sound"` // the strategy never sells a unit twice, even without the guard
 	Detail string  `json:"detail"`
-	// Promise says what the strategy promises about an order that was answered 201, or 202 if it was
-	// queued.
+	// Promise says what the strategy promises about an order that was answered 201, or 202 if it
+	// was queued.
 	Promise string `json:"promise"`
 }
 

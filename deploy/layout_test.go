@@ -176,7 +176,8 @@ func TestLayout(t *testing.T) {
 		listed[p.Name] = p.VersionInfo
 	}
 	want := modules(t, program)
-	maps.DeleteFunc(listed, func(name, _ string) bool { _, ok := want[name]; return !ok }) // entries for the image, the base and the service itself
+	// Leave out the entries for the image, the base and the service itself.
+	maps.DeleteFunc(listed, func(name, _ string) bool { _, ok := want[name]; return !ok })
 	if !strings.HasPrefix(bill.SPDXVersion, "SPDX-2") || len(want) < 20 || !maps.Equal(listed, want) {
 		t.Errorf("the SBOM (%s) lists %v, want %v", bill.SPDXVersion, listed, want)
 	}

@@ -91,7 +91,8 @@ type exposed map[string]map[string]map[string]bool
 // scrape adds the metrics of a running service.
 func (e exposed) scrape(t *testing.T, url string) {
 	t.Helper()
-	plain := http.Client{Transport: &http.Transport{DisableCompression: true}} // metrics are long, and compressing them takes time
+	// Metrics are long, and compressing them takes time.
+	plain := http.Client{Transport: &http.Transport{DisableCompression: true}}
 	defer plain.CloseIdleConnections()
 	response, err := plain.Get(url + "/metrics")
 	if err != nil {

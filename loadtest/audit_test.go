@@ -68,7 +68,8 @@ var emptyLedger = sync.OnceValues(func() (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(sql.MigrateUp(context.Background()), sql.Close()); err != nil { // closing the database writes its log into the file
+	// Closing the database writes its log into the file.
+	if err := errors.Join(sql.MigrateUp(context.Background()), sql.Close()); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(file)
@@ -249,7 +250,6 @@ func TestClean(t *testing.T) {
 // TestProbes checks that the majority of the probes of a rate decide.
 func TestProbes(t *testing.T) {
 	t.Parallel()
-	millis := func(ms float64) *float64 { return &ms }
 	loads := map[int][]float64{ // p99s of the loads of each rate, in order
 		50: {10, 90, 20}, 100: {90, 30, 20}, 200: {10, 80, 70}, 150: {60, 61}, 125: {40, 45}, 137: {99, 98}, 131: {10, 11},
 	}
@@ -263,7 +263,7 @@ func TestProbes(t *testing.T) {
 		}
 		p99 := loads[rate][0]
 		loads[rate] = loads[rate][1:]
-		return &results.Result{Rate: rate, P99: millis(p99), Verdict: results.AsPromised}, nil
+		return &results.Result{Rate: rate, P99: new(p99), Verdict: results.AsPromised}, nil
 	}
 	held, missed, ended, err := s.highest()
 	if err != nil || ended != nil || held == nil || missed == nil || held.Rate != 131 || missed.Rate != 137 {

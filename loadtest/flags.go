@@ -25,7 +25,7 @@ type settings struct {
 	Instances  int           `default:"2" help:"Number of api processes, which share the stores."`
 	Stock      int64         `default:"1000" help:"Units to sell in each rush."`
 	Clients    int           `default:"32" help:"Clients of a rush; each has one order under way."`
-	Guard      string        `default:"off" enum:"on, off" help:"on: the ledger refuses orders that a gate should have refused, and a column counts them."`
+	Guard      bool          `default:"off" help:"Let the ledger refuse orders that a gate should have refused, and count them in a column (on|off, default off)."`
 	Limit      time.Duration `default:"20s" help:"Maximum duration of one rush."`
 	Crash      bool          `default:"on" help:"Run a second rush for each sound strategy, in which one instance is killed and replaced (on|off, default on)."`
 	Seed       uint64        `default:"1" help:"Seed of the buyers; the same seed sends the same orders."`
@@ -133,12 +133,12 @@ func (s *settings) checkValues() error {
 // backend.
 func (s *settings) checkLock() error {
 	backend, _ := backends.Find(s.Lock)
-	for flag, value := range s.lockServers() {
+	locks := s.locks()
+	for flag, value := range locks.Addresses() {
 		if value != "" && flag != backend.Flag {
 			return fmt.Errorf("--%s: only used with --lock %s", flag, flag)
 		}
 	}
-	locks := backends.Flags{Backend: s.Lock, Lease: shortLease, ZooKeeper: s.ZooKeeper, Etcd: s.Etcd, Redlock: s.Redlock}
 	return locks.Check(len(s.Targets) == 0, s.DB)
 }
 
@@ -157,10 +157,9 @@ func (s *settings) checkQueueing() error {
 	return nil
 }
 
-// lockServers returns the servers of the lock backends that have their own flag, by the name of
-// that flag.
-func (s *settings) lockServers() map[string]string {
-	return map[string]string{"zookeeper": s.ZooKeeper, "etcd": s.Etcd, "redlock": s.Redlock}
+// locks returns the flags of the instances' locks.
+func (s *settings) locks() *backends.Flags {
+	return &backends.Flags{Backend: s.Lock, Lease: shortLease, ZooKeeper: s.ZooKeeper, Etcd: s.Etcd, Redlock: s.Redlock}
 }
 
 // checkEffect refuses a flag that would have no effect.

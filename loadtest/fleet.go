@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -42,7 +43,7 @@ const (
 // flags returns the command line of an instance.
 func (l *lab) flags(spec assembly.Spec) []string {
 	flags := []string{
-		"--strategy", spec.Name, "--guard", l.Guard, "--db", cmp.Or(l.wiredDB, l.DB), "--log-level", "error",
+		"--strategy", spec.Name, "--guard", strconv.FormatBool(l.Guard), "--db", cmp.Or(l.wiredDB, l.DB), "--log-level", "error",
 		"--lock", l.Lock, "--stop-with-stdin", "--migrate",
 	}
 	if spec.HasGate() {
@@ -57,7 +58,7 @@ func (l *lab) flags(spec assembly.Spec) []string {
 	if spec.Sound && (l.killsInstance() || l.Lifecycle) {
 		flags = append(flags, "--take-deadline", shortDeadline.String(), "--lease", shortLease.String())
 	}
-	for flag, value := range l.lockServers() {
+	for flag, value := range l.locks().Addresses() {
 		if value != "" {
 			flags = append(flags, "--"+flag, value)
 		}
@@ -83,16 +84,12 @@ func (l *lab) targetFleet(ctx context.Context) (f *fleet, spec assembly.Spec, er
 		switch {
 		case err != nil:
 			return nil, spec, err
-		case i > 0 && guard != (l.Guard == "on"):
+		case i > 0 && guard != l.Guard:
 			return nil, spec, fmt.Errorf("%s and %s differ in --guard", l.Targets[0], url)
 		case i > 0 && running.Name != spec.Name:
 			return nil, spec, fmt.Errorf("%s runs %s and %s runs %s: services that share stores must run one strategy", l.Targets[0], spec.Name, url, running.Name)
 		}
-		l.Guard = "off"
-		if guard {
-			l.Guard = "on"
-		}
-		spec = running
+		l.Guard, spec = guard, running
 	}
 	return &fleet{urls: l.Targets}, spec, nil
 }

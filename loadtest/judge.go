@@ -62,7 +62,7 @@ func (l *lab) terms(spec assembly.Spec, end ending) terms {
 
 // guarded reports whether the ledger's guard stands behind the strategy's gate. A
 // strategy without a gate has no guard.
-func (l *lab) guarded(spec assembly.Spec) bool { return l.Guard == "on" && spec.HasGate() }
+func (l *lab) guarded(spec assembly.Spec) bool { return l.Guard && spec.HasGate() }
 
 // several reports whether several instances share the stores. With a single instance, a broken
 // strategy may not oversell.

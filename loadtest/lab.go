@@ -211,7 +211,7 @@ func (l *lab) newRun() *results.Run {
 	run.Seed = l.Seed
 	run.Flags = map[string]string{
 		"instances": fmt.Sprint(l.Instances), "stock": fmt.Sprint(l.Stock), "clients": fmt.Sprint(l.Clients),
-		"guard": l.Guard, "lock": l.Lock, "limit": l.Limit.String(), "rate": fmt.Sprint(l.Rate), "search": fmt.Sprint(l.Search),
+		"guard": fmt.Sprint(l.Guard), "lock": l.Lock, "limit": l.Limit.String(), "rate": fmt.Sprint(l.Rate), "search": fmt.Sprint(l.Search),
 		"lifecycle": fmt.Sprint(l.Lifecycle), "payment_window": l.PaymentWindow.String(),
 		"probes": fmt.Sprint(l.Probes), "crash": fmt.Sprint(l.killsInstance()), "max_failures": l.MaxFailures.String(),
 	}
@@ -236,13 +236,13 @@ func (l *lab) describeStores(run *results.Run) {
 		run.Stores, run.StoresChinese = "unknown", "未知"
 	default:
 		var names []string
+		ctx := context.Background() // the names do not depend on an interrupt
 		if l.sql != nil {
 			run.Addresses = l.sql.Target()
-			names = append(names, l.databaseName())
+			names = append(names, product(l.sql.Engine(ctx)))
 		}
 		if l.redis != nil {
-			version := l.redis.InfoMap(context.Background(), "server").Item("Server", "redis_version")
-			names = append(names, strings.TrimRight("Redis "+version, " "))
+			names = append(names, product(store.RedisEngine(ctx, l.redis)))
 		}
 		run.Stores, run.StoresChinese = strings.Join(names, ", "), strings.Join(names, "、")
 	}
@@ -252,24 +252,11 @@ func (l *lab) describeStores(run *results.Run) {
 	}
 }
 
-// databaseName returns the kind of database with its version, as far as it is known.
-func (l *lab) databaseName() string {
-	kind, _, _ := strings.Cut(l.sql.Target(), " ")
-	var version string // SQLite has no version()
-	_ = l.sql.DB().Raw("SELECT version()").Row().Scan(&version)
-	return productName(kind, version)
-}
-
-// productName shortens the version text of a database.
-func productName(kind, version string) string {
-	number, _, mariadb := strings.Cut(version, "-MariaDB") // "10.11.14-MariaDB-0+deb12u2"
-	switch words := strings.Fields(version); {
-	case mariadb:
-		return "MariaDB " + number
-	case len(words) > 1 && words[0] == kind: // "PostgreSQL 15.14 (Debian 15.14-0+deb12u1) on x86_64-pc-linux-gnu, compiled by …"
-		return kind + " " + words[1]
-	}
-	return strings.TrimRight(kind+" "+version, " ")
+// product returns the name and the version of a store, without what a distribution adds to it.
+func product(e store.Engine) string {
+	version, _, _ := strings.Cut(e.Version, "-") // "10.11.14-MariaDB-0+deb12u2"
+	version, _, _ = strings.Cut(version, " (")   // "15.14 (Debian 15.14-0+deb12u1)"
+	return strings.TrimRight(e.Name+" "+version, " ")
 }
 
 // writeReport writes results.json and report.html into the folder of --out, if there is one.

@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/liar"
@@ -233,8 +234,8 @@ func TestTerms(t *testing.T) {
 		{"broken", settings{Instances: 2}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
 		{"broken, not sold out", settings{Instances: 2}, broken, atLimit, terms{mayOversell: true}},
 		{"broken, one instance", settings{Instances: 1}, broken, soldOut, terms{mayOversell: true}},
-		{"broken, guarded", settings{Instances: 2, Guard: "on"}, broken, soldOut, terms{mustCatch: true}},
-		{"broken, guarded, one instance", settings{Instances: 1, Guard: "on"}, broken, soldOut, terms{}},
+		{"broken, guarded", settings{Instances: 2, Guard: true}, broken, soldOut, terms{mustCatch: true}},
+		{"broken, guarded, one instance", settings{Instances: 1, Guard: true}, broken, soldOut, terms{}},
 		{"open load", settings{Instances: 2, Rate: 10}, broken, soldOut, terms{plenty: true}},
 		{"open load with faults", settings{Instances: 2, Rate: 10, Faults: true}, sound, soldOut, terms{faulty: true}},
 		{"an instance was killed", settings{Instances: 2}, sound, crashed, terms{faulty: true, maxFailures: 1}},
@@ -670,16 +671,19 @@ func TestLiars(t *testing.T) {
 	}
 }
 
-func TestProductName(t *testing.T) {
+func TestProduct(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ kind, version, want string }{
-		{"MySQL", "10.11.14-MariaDB-0+deb12u2", "MariaDB 10.11.14"},
-		{"MySQL", "8.4.3", "MySQL 8.4.3"},
-		{"PostgreSQL", "PostgreSQL 15.14 (Debian 15.14-0+deb12u1) on x86_64-pc-linux-gnu, compiled by gcc", "PostgreSQL 15.14"},
-		{"SQLite", "", "SQLite"},
+	for _, test := range []struct {
+		engine store.Engine
+		want   string
+	}{
+		{store.Engine{Name: "MariaDB", Version: "10.11.14-MariaDB-0+deb12u2"}, "MariaDB 10.11.14"},
+		{store.Engine{Name: "MySQL", Version: "8.4.3"}, "MySQL 8.4.3"},
+		{store.Engine{Name: "PostgreSQL", Version: "15.14 (Debian 15.14-0+deb12u1)"}, "PostgreSQL 15.14"},
+		{store.Engine{Name: "unknown"}, "unknown"},
 	} {
-		if got := productName(test.kind, test.version); got != test.want {
-			t.Errorf("%s %s: %q, want %q", test.kind, test.version, got, test.want)
+		if got := product(test.engine); got != test.want {
+			t.Errorf("%+v: %q, want %q", test.engine, got, test.want)
 		}
 	}
 }
@@ -891,7 +895,8 @@ func TestSearch(t *testing.T) {
 				return code, out, written(t, folder).Strategies[0]
 			}
 			code, out, r := search()
-			for try := 1; try < 5 && r.Highest != nil && *r.Highest < test.low; try++ { // try again if the machine was too busy for the lowest rate
+			// Try again if the machine was too busy for the lowest rate.
+			for try := 1; try < 5 && r.Highest != nil && *r.Highest < test.low; try++ {
 				code, out, r = search()
 			}
 			if code != command.ExitOK || r.Highest == nil || *r.Highest < test.low || *r.Highest > test.high || r.Accepted < test.atLeast {

@@ -63,11 +63,14 @@ func orderIn(a load.Answer) (o order) {
 // answerTo returns the record of the service's answer to a request for the order.
 func answerTo(asked order, got load.Answer) answer {
 	a := answer{Answer: got, outcome: got.Outcome(), asked: asked}
-	if a.outcome == accepted || a.outcome == queued {
+	if a.promised() {
 		a.order = orderIn(got) // the audit reports an order without an ID
 	}
 	return a
 }
+
+// promised reports whether the answer names an order: it is a 201 or a 202.
+func (a answer) promised() bool { return a.outcome == accepted || a.outcome == queued }
 
 // unknown reports whether the order of a request may have been committed although no
 // answer named it. The outcome of an order that is still queued at the end is unknown too.

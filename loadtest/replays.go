@@ -79,9 +79,6 @@ type sent struct {
 	plan plan
 }
 
-// promised reports whether the answer names an order: it is a 201 or a 202.
-func (s sent) promised() bool { return s.outcome == accepted || s.outcome == queued }
-
 // try sends a request for the order once, to the n-th instance.
 func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
 	got := l.client.Place(ctx, f.url(n), asked.request(p.key))
@@ -140,7 +137,7 @@ func (r *record) pair(first, twin sent) sent {
 	return first
 }
 
-// repeat sends a request again whose answer named an order, and compares the answers. They must be
+// repeat sends again a request whose answer named an order, and compares the answers. They must be
 // the same, whatever happened to the order and the stock since.
 func (l *lab) repeat(ctx context.Context, rec *record, f *fleet, first sent) {
 	if !first.promised() {

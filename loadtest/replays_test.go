@@ -176,8 +176,8 @@ func TestTurnedDownKey(t *testing.T) {
 }
 
 // TestUnknownIsRepeated sends a request without a key, and one with a key, whose outcome
-// is unknown at first. Of the answer that counts, the audit must know whether it leaves the
-// outcome unknown.
+// is unknown at first. The request with a key is repeated. The audit must know whether the last
+// answer leaves the outcome unknown.
 func TestUnknownIsRepeated(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

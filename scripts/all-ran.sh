@@ -21,10 +21,18 @@ if [ -n "${RERUN_FOLDER:-}" ]; then
 	fi
 	# A program of tests that was killed, or ended by itself, has not said FAIL, and has not
 	# run the tests that come after. One whose TestMain failed has not said it either.
-	# gotestsum does not see a data race of a program that a test has started.
-	awk '/WARNING: DATA RACE/ { print "a data race"; died = 1 }
-		/"Test":/ || !match($0, /"Package":"[^"]*"/) { next }
-		{ package = substr($0, RSTART + 11, RLENGTH - 12) }
+	# gotestsum does not see a data race of a program that a test has started. It does not show the
+	# report of any race if the test during which it was printed has passed.
+	awk 'match($0, /"Package":"[^"]*"/) { package = substr($0, RSTART + 11, RLENGTH - 12) }
+		/WARNING: DATA RACE/ { print "a data race:"; died = 1; racing = package; lines = 200 }
+		lines > 0 && package == racing {
+			text = $0
+			sub(/.*"Output":"/, "", text); sub(/(\\n)?"}$/, "", text)
+			gsub(/\\t/, "\t", text); gsub(/\\u003c/, "<", text); gsub(/\\u003e/, ">", text)
+			print text
+			lines = text ~ /=====/ ? 0 : lines - 1
+		}
+		/"Test":/ || !/"Package":"/ { next }
 		/"Action":"start"/ { said[package] = 0 }
 		/"Output":"FAIL\\n"/ { said[package] = 1 }
 		/"Action":"fail"/ && !said[package] { print "ended without the result of its tests: " package; died = 1 }

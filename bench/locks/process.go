@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -121,7 +122,7 @@ func child(encoded string) (exit int) {
 	logs, a := contend(o, j.Goroutines, when)
 	send(a)
 	for goroutine, log := range logs {
-		for r := range log.all() {
+		for _, r := range slices.Concat(*log...) {
 			var line [recordSize]byte
 			r.encode(line[:], goroutine)
 			out.Write(line[:])
@@ -224,32 +225,17 @@ func work(ctx context.Context, o opened, goroutine int, log *log) (a answer) {
 
 // log holds the records of one goroutine, in pieces, so that it never copies them while
 // it grows.
-type log struct {
-	pieces [][]record
-	n      int
-}
+type log [][]record
 
 const pieceSize = 1 << 12
 
 func (l *log) add(r record) {
-	if l.n%pieceSize == 0 {
-		l.pieces = append(l.pieces, make([]record, 0, pieceSize))
+	last := len(*l) - 1
+	if last < 0 || len((*l)[last]) == pieceSize {
+		*l = append(*l, make([]record, 0, pieceSize))
+		last++
 	}
-	last := len(l.pieces) - 1
-	l.pieces[last] = append(l.pieces[last], r)
-	l.n++
-}
-
-func (l *log) all() func(yield func(record) bool) {
-	return func(yield func(record) bool) {
-		for _, p := range l.pieces {
-			for _, r := range p {
-				if !yield(r) {
-					return
-				}
-			}
-		}
-	}
+	(*l)[last] = append((*l)[last], r)
 }
 
 // recordSize is the size of an encoded record in bytes.

@@ -171,6 +171,11 @@ func TestDoctor_Misconfigured(t *testing.T) {
 		expect(t, out, store.Warning, "database", "SERIALIZABLE")
 		expect(t, out, store.Warning, "database", "STRICT_TRANS_TABLES")
 	})
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		dirty := changed(t, "UPDATE schema_migrations SET dirty = 1")
+		expect(t, examined(t, 1, "--strategy", "merged", "--db", dirty), store.Problem, "schema", "set dirty to FALSE")
+	})
 	t.Run("PostgreSQL", func(t *testing.T) {
 		t.Parallel()
 		server := testenv.OwnPostgres(t, "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "max_connections=20")

@@ -26,7 +26,7 @@ func newRegistry() *prometheus.Registry {
 func registerPools(registry *prometheus.Registry, s assembly.Stores) {
 	registry.MustRegister(collectors.NewDBStatsCollector(s.SQL.Pool(), "ledger"))
 	if s.Redis != nil {
-		registry.MustRegister(newRedisPool(s.Redis.PoolStats))
+		registerRedisPool(registry, s.Redis.PoolStats)
 	}
 }
 
@@ -68,48 +68,22 @@ func newBuildInfo(b build) prometheus.Collector {
 	return info
 }
 
-// redisPool collects the statistics of the connections to Redis. It is safe for
-// concurrent use.
-type redisPool struct {
-	read    func() *redis.PoolStats
-	metrics []poolMetric
-}
-
-// poolMetric is one metric of a pool.
-type poolMetric struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	of   func(s *redis.PoolStats) float64
-}
-
-func newRedisPool(read func() *redis.PoolStats) *redisPool {
-	metric := func(name, help string, kind prometheus.ValueType, of func(s *redis.PoolStats) float64) poolMetric {
-		return poolMetric{prometheus.NewDesc("holdfast_redis_pool_"+name, help, nil, nil), kind, of}
+// registerRedisPool adds the statistics of the connections to Redis, as read returns them.
+func registerRedisPool(registry *prometheus.Registry, read func() *redis.PoolStats) {
+	counter := func(name, help string, of func(s *redis.PoolStats) float64) {
+		opts := prometheus.CounterOpts{Name: "holdfast_redis_pool_" + name, Help: help}
+		registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return of(read()) }))
 	}
-	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
-	return &redisPool{read: read, metrics: []poolMetric{
-		metric("hits_total", "Times that a free connection to Redis was found.", counter, func(s *redis.PoolStats) float64 { return float64(s.Hits) }),
-		metric("misses_total", "Times that no free connection to Redis was found.", counter, func(s *redis.PoolStats) float64 { return float64(s.Misses) }),
-		metric("timeouts_total", "Times that no connection to Redis became free in time.", counter, func(s *redis.PoolStats) float64 { return float64(s.Timeouts) }),
-		metric("waits_total", "Times that a command waited for a connection to Redis.", counter, func(s *redis.PoolStats) float64 { return float64(s.WaitCount) }),
-		metric("wait_seconds_total", "Time that commands waited for connections to Redis.", counter, func(s *redis.PoolStats) float64 { return float64(s.WaitDurationNs) / 1e9 }),
-		metric("stale_connections_total", "Connections to Redis that were closed because they were stale.", counter, func(s *redis.PoolStats) float64 { return float64(s.StaleConns) }),
-		metric("connections", "Open connections to Redis.", gauge, func(s *redis.PoolStats) float64 { return float64(s.TotalConns) }),
-		metric("idle_connections", "Open connections to Redis that are not in use.", gauge, func(s *redis.PoolStats) float64 { return float64(s.IdleConns) }),
-	}}
-}
-
-// Describe implements prometheus.Collector.
-func (p *redisPool) Describe(to chan<- *prometheus.Desc) {
-	for _, m := range p.metrics {
-		to <- m.desc
+	gauge := func(name, help string, of func(s *redis.PoolStats) float64) {
+		opts := prometheus.GaugeOpts{Name: "holdfast_redis_pool_" + name, Help: help}
+		registry.MustRegister(prometheus.NewGaugeFunc(opts, func() float64 { return of(read()) }))
 	}
-}
-
-// Collect implements prometheus.Collector.
-func (p *redisPool) Collect(to chan<- prometheus.Metric) {
-	stats := p.read()
-	for _, m := range p.metrics {
-		to <- prometheus.MustNewConstMetric(m.desc, m.kind, m.of(stats))
-	}
+	counter("hits_total", "Times that a free connection to Redis was found.", func(s *redis.PoolStats) float64 { return float64(s.Hits) })
+	counter("misses_total", "Times that no free connection to Redis was found.", func(s *redis.PoolStats) float64 { return float64(s.Misses) })
+	counter("timeouts_total", "Times that no connection to Redis became free in time.", func(s *redis.PoolStats) float64 { return float64(s.Timeouts) })
+	counter("waits_total", "Times that a command waited for a connection to Redis.", func(s *redis.PoolStats) float64 { return float64(s.WaitCount) })
+	counter("wait_seconds_total", "Time that commands waited for connections to Redis.", func(s *redis.PoolStats) float64 { return float64(s.WaitDurationNs) / 1e9 })
+	counter("stale_connections_total", "Connections to Redis that were closed because they were stale.", func(s *redis.PoolStats) float64 { return float64(s.StaleConns) })
+	gauge("connections", "Open connections to Redis.", func(s *redis.PoolStats) float64 { return float64(s.TotalConns) })
+	gauge("idle_connections", "Open connections to Redis that are not in use.", func(s *redis.PoolStats) float64 { return float64(s.IdleConns) })
 }

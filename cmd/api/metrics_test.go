@@ -112,9 +112,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 func TestRedisPool(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(newRedisPool(func() *redis.PoolStats {
+	registerRedisPool(registry, func() *redis.PoolStats {
 		return &redis.PoolStats{Hits: 1, Misses: 2, Timeouts: 3, WaitCount: 4, WaitDurationNs: 5e9, StaleConns: 6, TotalConns: 7, IdleConns: 8}
-	}))
+	})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func migrate(ctx context.Context, c config, stdout io.Writer) error {
 	state := ""
 	switch {
 	case dirty:
-		state = " (dirty: a migration to it was interrupted, or runs now; " + assembly.FixDirty + ")"
+		state = " (dirty: a migration to it was interrupted, or runs now; " + db.FixDirty() + ")"
 	case c.verb == verbMigrateVersion:
 	case version == before && !wasDirty:
 		state = "; nothing was changed"

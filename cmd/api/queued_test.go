@@ -181,7 +181,7 @@ func TestQueuedRedisKilled(t *testing.T) {
 
 // TestDrainQueued kills an instance with queued orders that it cannot commit. No other strategy may
 // start, and its error says what to do. An api drain that is stopped before it can commit them must
-// leave them queued, and the next one must commit them. Then every strategy must start, and have
+// leave them queued, and the next one must commit them. Then every strategy must start, and find
 // the orders.
 func TestDrainQueued(t *testing.T) {
 	t.Parallel()
@@ -255,9 +255,9 @@ func TestDrainQueued_Twice(t *testing.T) {
 	mustCall(t, 201, "POST", next.URL()+"/orders", orderBody("u", "q", 1))
 }
 
-// TestReleaseDrained checks that the drain asks a journal again that does not answer, because it may
-// have orders. The drain must end with an error if an instance that queues has taken over the stock
-// meanwhile, even after the last order was committed.
+// TestReleaseDrained checks that the drain asks again if the journal does not answer, because it
+// may have orders. The drain must end with an error if an instance that queues has taken over the
+// stock meanwhile, even after the last order was committed.
 func TestReleaseDrained(t *testing.T) {
 	t.Parallel()
 	log, parts := slog.New(slog.DiscardHandler), assembly.Parts{Strategy: assembly.Queueing(), Guard: true, Draining: true}

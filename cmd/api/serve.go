@@ -18,7 +18,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
-	"github.com/holdfast-stock/holdfast/internal/tracing"
 	"github.com/holdfast-stock/holdfast/internal/tracing/otlp"
 )
 
@@ -48,7 +47,7 @@ var demoStock = []stock.Setting{
 func serve(ctx context.Context, c config, stdout io.Writer, log *slog.Logger) error {
 	counting := loglimit.NewHandler(log.Handler())
 	defer counting.Close()
-	log = slog.New(httpapi.LogHandler(tracing.LogHandler(counting)))
+	log = slog.New(httpapi.LogHandler(counting))
 	return endWithin(ctx, c.DrainDelay+stopTimeout, func() error { return serveAndStop(ctx, c, stdout, log) })
 }
 

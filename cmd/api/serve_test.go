@@ -371,7 +371,7 @@ func TestRefusesToStart(t *testing.T) {
 	}{
 		{"no file", []string{"--db", missing}, 1, []string{"--db", "no such file", "migrate up"}},
 		{"an old schema", []string{"--db", old}, 1, []string{"old", "migrate up", "--migrate"}},
-		{"a dirty schema", []string{"--db", dirty}, 1, []string{"dirty", "run api migrate up to complete it"}},
+		{"a dirty schema", []string{"--db", dirty}, 1, []string{"dirty", "set dirty to FALSE"}},
 		{"a dirty schema that cannot be completed", []string{"--db", dirty, "--migrate"}, 1, []string{"dirty", "set dirty to FALSE"}},
 		{"an unreachable Redis", []string{"--db", testenv.MariaDB(t), "--redis", "redis://127.0.0.1:1", "--migrate"}, 1, []string{"--redis", "127.0.0.1:1"}},
 		{"an unreachable database", []string{"--strategy", "merged", "--db", "mysql://u:hush@127.0.0.1:1/x"}, 1, []string{"--db", "127.0.0.1:1"}},

@@ -203,8 +203,8 @@ func TestEndWithin(t *testing.T) {
 	})
 }
 
-// TestFinishRequests_InTime stops a server with a request that does not end by itself. The request is
-// cut off after answerTimeout, which leaves time to close the stores.
+// TestFinishRequests_InTime stops a server with a request that does not end by itself. The request
+// is cut off after answerTimeout, which leaves time to close the stores.
 func TestFinishRequests_InTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -90,7 +90,7 @@ func closed(begin *os.File) <-chan struct{} {
 	return done
 }
 
-// runCommand waits for withlock's byte and replaces the process by the command. It returns
+// runCommand waits for withlock's byte and replaces the process with the command. It returns
 // the exit code if that fails. file is the number of the connection.
 func runCommand(file string, command []string) int {
 	number, err := strconv.Atoi(file)

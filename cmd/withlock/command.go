@@ -91,24 +91,25 @@ func runUnder(c config, slot *recipe.Slot, signals <-chan os.Signal) error {
 }
 
 // letBegin confirms the lock, tells the guard the command's process group, and then lets the
-// command begin. It confirms the lock last, because on a busy machine the start of two processes can
-// take longer than a short lease.
+// command begin. It confirms the lock last, because on a busy machine the start of two processes
+// can take longer than a short lease.
 func (l *lease) letBegin(group int, g *guard, begin io.Writer) error {
 	if g.awaitReady() != nil {
 		return errNoGuard
 	}
+	asked := time.Now()
 	until, err := l.confirm(context.Background())
 	if err != nil {
 		return err
 	}
-	if l.extend(until); l.overdue() {
-		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", l.grace, time.Until(until).Round(time.Millisecond)), exitUsage}
+	if l.extend(until); !asked.Before(l.term) { // whenever the answer arrived
+		return exitError{fmt.Errorf("--grace: %v is too long for the lease that the servers grant: %v", l.grace, until.Sub(asked).Round(time.Millisecond)), exitUsage}
 	}
 	testHookWaiting()
 	if g.extend(group, l.term, l.kill) != nil {
 		return errNoGuard
 	}
-	if l.overdue() { // withlock was stopped
+	if l.overdue() { // the confirmation took long, or withlock was stopped
 		return errOverdue
 	}
 	_, _ = begin.Write([]byte{0}) // an error means that the process has ended

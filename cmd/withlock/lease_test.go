@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -111,6 +112,17 @@ func TestShortLease(t *testing.T) {
 	}
 }
 
+// TestLateConfirmation checks that the command does not begin if withlock was stopped while it
+// confirmed the lock, until the lease had ended. That is no mistake of the user.
+func TestLateConfirmation(t *testing.T) {
+	t.Parallel()
+	l := &lease{slot: fakeLease{}.confirmedFor(0).slot(t)} // the lease ends after withlock has asked, and before it has the answer
+	var begin bytes.Buffer
+	if err := l.letBegin(noGroup, readyGuard(t), &begin); !errors.Is(err, errOverdue) || begin.Len() > 0 {
+		t.Errorf("%v, and withlock sends %q to the command", err, begin.Bytes())
+	}
+}
+
 // TestLostAtUnlock checks the exit code if withlock learns only from Unlock that the lock was lost.
 func TestLostAtUnlock(t *testing.T) {
 	t.Parallel()
@@ -121,8 +133,8 @@ func TestLostAtUnlock(t *testing.T) {
 	}
 }
 
-// TestGuardKillsInTime checks that the guard of a withlock that has died kills the command before the
-// lease ends, however long the grace.
+// TestGuardKillsInTime checks that the guard of a withlock that has died kills the command before
+// the lease ends, however long the grace.
 func TestGuardKillsInTime(t *testing.T) {
 	t.Parallel()
 	g, err := startGuard(time.Hour, fakeLease{}.slot(t))

@@ -467,8 +467,8 @@ func TestSignalWhileWaiting(t *testing.T) {
 	})
 }
 
-// TestSignalWithTheLock checks that a signal that comes as the lock is granted keeps the command from
-// beginning.
+// TestSignalWithTheLock checks that a signal that comes as the lock is granted keeps the command
+// from beginning.
 func TestSignalWithTheLock(t *testing.T) {
 	t.Parallel()
 	flags, name := onRedis(t)
@@ -637,21 +637,29 @@ func pipe(t *testing.T) (reader, writer *os.File) {
 	return reader, writer
 }
 
-// TestSlowStart checks that the lock is confirmed once the guard and the command's process have
-// started. Before that, the deadlines of a short lease may pass on a busy machine.
-func TestSlowStart(t *testing.T) {
-	t.Parallel()
+// noGroup is the number of no process group.
+const noGroup = 1 << 30
+
+// readyGuard returns a guard that is ready, and does nothing.
+func readyGuard(t *testing.T) *guard {
+	t.Helper()
 	_, orders := pipe(t)
 	ready, stdout := pipe(t)
 	if _, err := stdout.Write([]byte{0}); err != nil {
 		t.Fatal(err)
 	}
-	const noGroup = 1 << 30
+	return &guard{orders: orders, ready: ready}
+}
+
+// TestSlowStart checks that the lock is confirmed once the guard and the command's process have
+// started. Before that, the deadlines of a short lease may pass on a busy machine.
+func TestSlowStart(t *testing.T) {
+	t.Parallel()
 	var begin bytes.Buffer
 	flags, _ := onRedis(t)
 	c, slot := acquireHere(t, flags)
 	l := &lease{slot: slot, length: c.Locks.Lease, grace: c.Grace, term: time.Now()}
-	if err := l.letBegin(noGroup, &guard{orders: orders, ready: ready}, &begin); err != nil || begin.Len() != 1 || l.overdue() {
+	if err := l.letBegin(noGroup, readyGuard(t), &begin); err != nil || begin.Len() != 1 || l.overdue() {
 		t.Errorf("withlock sends %q to the command, %v, and its deadline is in %v; want one byte, and a later deadline", begin.Bytes(), err, time.Until(l.term))
 	}
 }

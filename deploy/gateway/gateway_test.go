@@ -586,9 +586,9 @@ func passesAll(s *shop) {
 
 var inSegments = []string{"--strategy", "segment", "--segments", "4"}
 
-// TestGateway runs every scenario at its own gateway. By default it leaves out a cluster without
-// segments, and rate limits. Another scenario checks that instances get the client's address, and a
-// test of httpapi checks its use.
+// TestGateway runs every scenario at its own gateway. By default it leaves out the scenarios of
+// rate limits and of a cluster without segments. A scenario that always runs checks that instances
+// get the client's address, and a test of httpapi checks that they limit by it.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	secretive := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")
@@ -663,8 +663,8 @@ func TestGateway(t *testing.T) {
 	}
 }
 
-// TestOpenResty checks that the gateway finds the Redis client under OpenResty's name. The module is
-// the same.
+// TestOpenResty checks that the gateway finds the Redis client under OpenResty's name. The module
+// is the same.
 func TestOpenResty(t *testing.T) {
 	t.Parallel()
 	client, err := os.ReadFile("/usr/share/lua/5.1/nginx/redis.lua")

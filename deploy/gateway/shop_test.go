@@ -393,8 +393,8 @@ func (s *shop) setStock(sku string, total int) {
 	}
 }
 
-// sell adds units and sells them all in one order, and waits until the SKU is at rest. Another scenario
-// may have sold them already.
+// sell adds units and sells them all in one order, and waits until the SKU is at rest. Another
+// scenario may have sold them already.
 func (s *shop) sell(sku string, total int) {
 	s.t.Helper()
 	s.setStock(sku, total)

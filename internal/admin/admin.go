@@ -44,12 +44,12 @@ type Audit struct {
 	Drift           int64 // as in stock.Comparison
 }
 
-// Gate is what administering stock needs of a gate.
+// Gate is the part of a gate that Admin uses.
 type Gate interface {
 	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
 }
 
-// Ledger is what administering stock needs of the ledger.
+// Ledger is the part of the ledger that Admin uses.
 type Ledger interface {
 	Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
 	Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error)
@@ -59,8 +59,7 @@ type Ledger interface {
 	CountClaims(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
 }
 
-// Reconciler is what administering stock needs to bring changes to the gate and to
-// read its counts.
+// Reconciler brings changes of stock to the gate and reads its counts.
 type Reconciler interface {
 	Usable(ctx context.Context) error
 	Levels(ctx context.Context, rows []ledger.StockRow) ([]stock.Level, error)
@@ -71,7 +70,7 @@ type Reconciler interface {
 	GiveBack(ctx context.Context, t stock.Take) bool
 }
 
-// Orders is what administering stock needs of the orders.
+// Orders is the part of order.Service that Admin uses.
 type Orders interface {
 	// StockChanged is called when units may have been added to the SKUs, or their rules
 	// may have been changed.
@@ -104,7 +103,8 @@ func (a *Admin) SetStock(ctx context.Context, set stock.Setting) (st Stock, crea
 	row, created, err := a.setRow(ctx, set)
 	a.orders.StockChanged(set.SKU) // even after an error, which may hide a commit
 	if err == nil && (row.CountedTo.Valid || row.BuyerLimit == 0 && set.BuyerLimit != nil) {
-		if row, err = a.ledger.CountClaims(ctx, row.SKU); err != nil { // not even ErrBusy means that nothing was changed: the change is committed
+		// The change is committed, so not even ErrBusy means that nothing was changed.
+		if row, err = a.ledger.CountClaims(ctx, row.SKU); err != nil {
 			err = fmt.Errorf("%w: %w", stock.ErrUnavailable, err)
 		}
 	}

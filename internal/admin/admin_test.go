@@ -232,7 +232,7 @@ func (r *fakeReconciler) PrepareRetry(_ context.Context, reason error, skus ...s
 	return nil
 }
 
-// fill replaces the gate's count by the row's.
+// fill replaces the gate's count with the row's.
 func (r *fakeReconciler) fill() {
 	if r.gate != nil && r.ledger.row != nil {
 		r.gate.filled, r.gate.available, r.gate.inFlight = true, r.ledger.row.Available, 0

@@ -26,7 +26,7 @@ const module = "github.com/holdfast-stock/holdfast/"
 // missing may import nothing of it. Tests may import anything.
 var mayImport = map[string][]string{
 	"cmd/api": {"internal/httpapi", "internal/console", "internal/console/rush", "internal/doctor", "internal/order", "internal/loglimit", "internal/assembly", "internal/assembly/backends", "internal/reconcile/findings",
-		"internal/stock", "internal/store", "internal/tracing", "internal/tracing/otlp", "internal/certificate", "internal/buyertoken", "internal/retry", "internal/commandline"},
+		"internal/stock", "internal/store", "internal/tracing/otlp", "internal/certificate", "internal/buyertoken", "internal/retry", "internal/commandline"},
 	"cmd/withlock": {"internal/commandline", "internal/store", "internal/lock", "internal/assembly/backends", "internal/lock/recipe"},
 	"internal/assembly": {"internal/order", "internal/admin", "internal/async", "internal/reconcile", "internal/ledger", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/stock/gate", "internal/store",
 		"internal/assembly/backends", "internal/lock", "internal/lock/redis", "internal/latency", "internal/tracing"},
@@ -36,10 +36,9 @@ var mayImport = map[string][]string{
 	"internal/buyertoken":               {"internal/stock"},
 	"internal/console":                  {"internal/ledger", "internal/stock", "internal/latency", "internal/palette"},
 	"internal/order":                    {"internal/stock", "internal/retry", "internal/latency", "internal/tracing"},
-	"internal/latency":                  {"internal/tracing"},
 	"internal/async":                    {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/tracing"},
 	"internal/admin":                    {"internal/order", "internal/ledger", "internal/stock", "internal/retry"},
-	"internal/reconcile":                {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/group", "internal/tracing"},
+	"internal/reconcile":                {"internal/order", "internal/ledger", "internal/stock", "internal/retry", "internal/group", "internal/ratelimit", "internal/tracing"},
 	"internal/reconcile/findings":       {"internal/reconcile", "internal/stock"},
 	"internal/ledger":                   {"internal/order", "internal/ledger/cutter", "internal/ledger/sqltx", "internal/stock", "internal/retry", "internal/group", "internal/latency", "internal/tracing"},
 	"internal/ledger/cutter":            {"internal/ledger/sqltx", "internal/stock"},
@@ -71,7 +70,7 @@ var mayImport = map[string][]string{
 	"loadtest/history":                  {"client"},
 	"loadtest/vegeta":                   {"internal/commandline", "internal/lab/command"},
 	"loadtest/report":                   {"internal/palette"},
-	"loadtest/pitfall":                  {"internal/lock", "internal/lock/...", "internal/stock", "internal/assembly", "internal/store", "internal/retry"},
+	"loadtest/pitfall":                  {"internal/lock", "internal/lock/...", "internal/stock", "internal/assembly", "internal/store", "internal/ledger/sqltx", "internal/retry"},
 }
 
 // onlyIn lists imports of other modules that only some packages may have.
@@ -94,7 +93,7 @@ var onlyIn = map[string][]string{
 	"github.com/alecthomas/kong":           {"cmd/api", "cmd/withlock", "internal/commandline", "bench", "bench/...", "loadtest", "loadtest/..."},
 	"github.com/prometheus/client_golang": {"cmd/api", "internal/assembly", "internal/doctor", "internal/httpapi", "internal/order", "internal/ledger", "internal/reconcile", "internal/async", "internal/latency", "internal/tracing",
 		"internal/console", "internal/console/rush"},
-	"github.com/go-json-experiment/json":     {"internal/httpapi"},
+	"github.com/go-json-experiment/json":     {"internal/httpapi", "internal/console/rush"},
 	"github.com/go-playground/validator/v10": {"internal/httpapi"},
 	"go.opentelemetry.io/otel":               {"internal/tracing", "internal/tracing/..."},
 	"github.com/go-jose/go-jose/v4":          {"internal/buyertoken"},

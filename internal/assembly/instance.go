@@ -155,7 +155,8 @@ func (i *Instance) Ready(ctx context.Context) error {
 }
 
 // Close finishes the orders that were accepted, and settles the queued takes. Then it closes
-// what Build and Open have opened. No call may be under way.
+// what Build and Open have opened. Calls of requests that were cut off may still be under way, and
+// fail then.
 func (i *Instance) Close() error {
 	i.Ledger.Close()
 	i.Reconciler.Close()

@@ -171,8 +171,8 @@ func TestClose_ClosesLocks(t *testing.T) {
 	runtime.KeepAlive(i) // the end of an unused connection would prove nothing
 }
 
-// TestRunBeside runs an instance whose context has ended. It must run until stop is called, and have
-// ended when stop returns.
+// TestRunBeside runs an instance whose context has ended. It must run until stop is called, and
+// have ended when stop returns.
 func TestRunBeside(t *testing.T) {
 	t.Parallel()
 	lua, _ := FindStrategy("lua")

@@ -104,9 +104,6 @@ func CheckFile(db string) error {
 	return nil
 }
 
-// FixDirty tells the operator how to repair a dirty schema.
-const FixDirty = "run api migrate up to complete it"
-
 // PrepareSchema migrates the schema if migrate is set. It returns an error if the schema
 // is not the one that this program needs.
 func (s Stores) PrepareSchema(ctx context.Context, migrate bool) error {
@@ -120,7 +117,7 @@ func (s Stores) PrepareSchema(ctx context.Context, migrate bool) error {
 	case errors.Is(err, store.ErrSchemaOld):
 		return fmt.Errorf("%w; run api migrate up with the same --db, or serve with --migrate", err)
 	case errors.Is(err, store.ErrSchemaDirty):
-		return fmt.Errorf("%w; %s, with the same --db", err, FixDirty)
+		return fmt.Errorf("%w; %s", err, s.SQL.FixDirty())
 	}
 	return err
 }

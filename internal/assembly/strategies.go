@@ -43,10 +43,10 @@ const (
 	groupSize, groupParallel = 128, 1
 	singleParallel           = 24
 
-	// ledgerRules is the version of the rules by which the ledger sells, and is part of every layout.
-	// Raise it with each new rule that an earlier build would not follow. 0.1.0 knows no buyer limits,
-	// hours and parts, and its layouts have no rules. Later builds need columns that have been renamed,
-	// but still sold unit rows.
+	// ledgerRules is the version of the rules by which the ledger sells, and is part of every
+	// layout. Raise it with each new rule that an earlier build would not follow. 0.1.0 knows no
+	// buyer limits, hours and parts, and its layouts have no rules. Later builds need columns that
+	// have been renamed, but still sold unit rows.
 	ledgerRules = 1
 )
 
@@ -222,8 +222,8 @@ func segments(b Backends) (*gate.Counter, gate.Gate) {
 	return b.inSegments(b.script(gate.Layout{Segments: b.Segments}))
 }
 
-// queue has a queue for each SKU. Only the instance that holds the SKU's lock consumes it. The locks
-// are in the gate's Redis.
+// queue has a queue for each SKU. Only the instance that holds the SKU's lock consumes it. The
+// locks are in the gate's Redis.
 func queue(b Backends) (*gate.Counter, gate.Gate) {
 	leases := redislock.New(b.Redis, redislock.Options{Lease: turnLease})
 	return gate.NewQueue(b.Redis, b.LedgerID, leases, lockWait)

@@ -21,8 +21,8 @@ import (
 )
 
 // TestLayout checks that a layout names the version of the ledger's rules, and the version of the
-// gate's scripts and the number of slots, if the strategy has them. The layout of merged in 0.1.0 was
-// "merged": with the same one here, a running instance of 0.1.0 would go on selling beside this
+// gate's scripts and the number of slots, if the strategy has them. The layout of merged in 0.1.0
+// was "merged": with the same one here, a running instance of 0.1.0 would go on selling beside this
 // build, above buyer limits and outside opening hours.
 func TestLayout(t *testing.T) {
 	for _, s := range Strategies() {

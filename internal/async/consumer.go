@@ -49,7 +49,7 @@ const (
 	failurePause = 50 * time.Millisecond
 )
 
-// Ledger is what queueing and committing need of the ledger.
+// Ledger is the part of the ledger that Queue and Consumer use.
 type Ledger interface {
 	// Record commits the order of a take, and returns its outcome.
 	Record(ctx context.Context, t stock.Take) (order.Order, order.Outcome)
@@ -62,8 +62,7 @@ type Ledger interface {
 	Now() time.Time
 }
 
-// Reconciler is what committing needs to remove the causes of failed takes. See
-// reconcile.Reconciler.
+// Reconciler ends takes and removes the causes of failed ones. See reconcile.Reconciler.
 type Reconciler interface {
 	Usable(ctx context.Context) error
 	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestAccept checks what becomes of a queued order after every possible answer of the ledger. It must
-// be withdrawn only if its ID has a row that bars it.
+// TestAccept checks what becomes of a queued order after every possible answer of the ledger. It
+// must be withdrawn only if its ID has a row that bars it.
 func TestAccept(t *testing.T) {
 	t.Parallel()
 	take := stock.Take{Deduction: oneUnit(), QueuedAt: time.Now()}

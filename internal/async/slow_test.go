@@ -44,7 +44,7 @@ func (p *pile) Read(_ context.Context, _ string, limit int, wait time.Duration) 
 	return p.queued[from:to], nil
 }
 
-// Claim delivers all orders again that were delivered but not finished.
+// Claim delivers again all orders that were delivered but not finished.
 func (p *pile) Claim(context.Context, string, int, time.Duration) (takes []stock.Take, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,8 +169,8 @@ func TestFullConsumer(t *testing.T) {
 	})
 }
 
-// abandoned is a pile whose orders a consumer has read and not finished. Claim delivers each of them
-// once.
+// abandoned is a pile whose orders a consumer has read and not finished. Claim delivers each of
+// them once.
 type abandoned struct {
 	*pile
 	claimed int

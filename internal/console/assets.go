@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/palette"
 )
@@ -64,28 +66,23 @@ func newAsset(name string, body []byte) asset {
 	return asset{body, mediaTypes[path.Ext(name)], `"` + hex.EncodeToString(hash[:12]) + `"`}
 }
 
-// page serves the page itself.
-func page() http.Handler {
-	index := loadAssets()["index.html"]
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { index.serve(w, r) })
-}
-
-// assets serves the files of the page.
-func assets() http.Handler {
+// serveAssets serves the page itself at /console/, and its files below /console/assets/.
+func serveAssets(mux *http.ServeMux) {
 	loaded := loadAssets()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("GET /console/{$}", loaded["index.html"])
+	mux.HandleFunc("GET /console/assets/", func(w http.ResponseWriter, r *http.Request) {
 		file, known := loaded[strings.TrimPrefix(r.URL.Path, "/console/assets/")]
 		if !known {
 			WriteProblem(w, http.StatusNotFound, "not-found", "Not found", "There is no such path.")
 			return
 		}
-		file.serve(w, r)
+		file.ServeHTTP(w, r)
 	})
 }
 
-// serve sends the file, unless the browser has it. The browser asks each time, so that
+// ServeHTTP sends the file, unless the browser has it. The browser asks each time, so that
 // it never mixes files of two versions.
-func (a asset) serve(w http.ResponseWriter, r *http.Request) {
+func (a asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -93,10 +90,6 @@ func (a asset) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("ETag", a.tag)
-	if r.Header.Get("If-None-Match") == a.tag {
-		w.WriteHeader(http.StatusNotModified)
-		return
-	}
 	h.Set("Content-Type", a.mediaType)
-	_, _ = w.Write(a.body) // the client may have gone
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(a.body))
 }

@@ -7,7 +7,6 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"net/http"
 	"time"
@@ -41,7 +40,7 @@ type Service struct {
 	GateStore   string `json:"gate_store"`
 }
 
-// Ledger is what the console reads of the ledger.
+// Ledger is the part of the ledger that the console reads.
 type Ledger interface {
 	Row(ctx context.Context, sku stock.SKU) (ledger.StockRow, error)
 	Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error)
@@ -80,8 +79,7 @@ type Console struct {
 func New(c Config) *Console {
 	f := newFeed(c)
 	mux := http.NewServeMux()
-	mux.Handle("GET /console/{$}", page())
-	mux.Handle("GET /console/assets/", assets())
+	serveAssets(mux)
 	mux.HandleFunc("GET /console/stream", f.serve)
 	mux.Handle("/console/rush", c.Rush)
 	mux.Handle("/console/rush/", c.Rush)
@@ -118,10 +116,7 @@ func WriteProblem(w http.ResponseWriter, status int, name, title, detail string,
 
 // WriteJSON answers with v, which must not be cached.
 func WriteJSON(w http.ResponseWriter, status int, mediaType string, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // our own types can always be encoded
-	}
+	body := encoded(v)
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

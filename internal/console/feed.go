@@ -58,12 +58,8 @@ type sample struct {
 }
 
 func newFeed(c Config) *feed {
-	service, err := json.Marshal(c.Service)
-	if err != nil {
-		panic(err) // our own type can always be encoded
-	}
 	return &feed{
-		service: service,
+		service: encoded(c.Service),
 		stock:   newStockReader(c.Ledger, c.Gate),
 		figures: newFigureReader(c.Metrics),
 		log:     c.Log,

@@ -81,7 +81,7 @@ func testFeed(l Ledger, g prometheus.Gatherer) *feed {
 }
 
 func testStream(v view) *stream {
-	return newStream(v, http.NewResponseController(httptest.NewRecorder()))
+	return newStream(context.Background(), v, http.NewResponseController(httptest.NewRecorder()))
 }
 
 // names returns the names of the messages that wait for the stream.
@@ -142,7 +142,7 @@ func TestSamplerSleeps(t *testing.T) {
 		}
 		stop()
 		synctest.Wait()
-		if !late.ended || f.open(testStream(view{}), "") {
+		if late.ctx.Err() == nil || f.open(testStream(view{}), "") {
 			t.Error("a stream goes on after the end")
 		}
 	})
@@ -170,8 +170,8 @@ func TestStreamsAreBounded(t *testing.T) {
 			<-s.messages
 		}
 	}
-	if !streams[0].ended || streams[1].ended {
-		t.Errorf("ended: the slow stream %v, another %v", streams[0].ended, streams[1].ended)
+	if slow, other := streams[0].ctx.Err(), streams[1].ctx.Err(); slow == nil || other != nil {
+		t.Errorf("ended: the slow stream %v, another %v", slow, other)
 	}
 	if !f.open(testStream(view{}), "") {
 		t.Error("refused although a stream has ended")

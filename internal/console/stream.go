@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"net/http"
 	"sync"
 	"time"
@@ -19,28 +20,26 @@ const endTimeout = 2 * time.Second
 // stream is one reader of the feed.
 type stream struct {
 	view     view
-	shown    bool        // the view was sent once; guarded by feed.mu
-	messages chan []byte // at most maxWaiting
-	done     chan struct{}
+	shown    bool            // the view was sent once; guarded by feed.mu
+	messages chan []byte     // at most maxWaiting
+	ctx      context.Context // ends with the stream, or with its request
+	cancel   context.CancelFunc
 
-	conn  *http.ResponseController
-	mu    sync.Mutex // guards ended, and the write deadline
-	ended bool
+	conn *http.ResponseController
+	mu   sync.Mutex // guards the write deadline, which is not extended after the end
 }
 
-func newStream(v view, conn *http.ResponseController) *stream {
-	return &stream{view: v, messages: make(chan []byte, maxWaiting), done: make(chan struct{}), conn: conn}
+func newStream(ctx context.Context, v view, conn *http.ResponseController) *stream {
+	s := &stream{view: v, messages: make(chan []byte, maxWaiting), conn: conn}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	return s
 }
 
 // end ends the stream. A write under way has endTimeout.
 func (s *stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
-		return
-	}
-	s.ended = true
-	close(s.done)
+	s.cancel()
 	s.limitEnd()
 }
 
@@ -54,10 +53,11 @@ func (s *stream) limitEnd() {
 func (s *stream) extend() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ended {
-		_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout)) // see limitEnd
+	if s.ctx.Err() != nil {
+		return false
 	}
-	return !s.ended
+	_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout)) // see limitEnd
+	return true
 }
 
 // serve handles GET /console/stream. The parameters sku and from choose the SKUs: those
@@ -71,7 +71,8 @@ func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	s := newStream(v, http.NewResponseController(w))
+	s := newStream(r.Context(), v, http.NewResponseController(w))
+	defer s.cancel()
 	if !f.open(s, r.Header.Get("Last-Event-ID")) {
 		w.Header().Set("Retry-After", "5")
 		WriteProblem(w, http.StatusServiceUnavailable, "busy", "Busy", "Too many consoles are open, or the service is stopping.")
@@ -86,9 +87,7 @@ func (f *feed) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	for {
 		select {
-		case <-r.Context().Done():
-			return
-		case <-s.done:
+		case <-s.ctx.Done():
 			return
 		case message := <-s.messages:
 			if !s.extend() {

@@ -3,6 +3,8 @@ package console
 import (
 	"encoding/json"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"path"
 	"regexp"
 	"slices"
@@ -104,6 +106,21 @@ func TestAssets(t *testing.T) {
 	for _, found := range regexp.MustCompile(`(?:src|href)="([^"#]+)"`).FindAllStringSubmatch(string(loaded["index.html"].body), -1) {
 		if _, known := loaded[strings.TrimPrefix(found[1], "assets/")]; !known {
 			t.Errorf("the page refers to %s, which does not exist", found[1])
+		}
+	}
+}
+
+// TestAssetsUnchanged checks that a file is sent again only to a browser that does not have it.
+func TestAssetsUnchanged(t *testing.T) {
+	t.Parallel()
+	index := loadAssets()["index.html"]
+	for tag, want := range map[string]int{`"of another version"`: http.StatusOK, index.tag: http.StatusNotModified} {
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/console/", nil)
+		request.Header.Set("If-None-Match", tag)
+		answer := httptest.NewRecorder()
+		index.ServeHTTP(answer, request)
+		if sent := answer.Body.Len() > 0; answer.Code != want || sent != (want == http.StatusOK) || answer.Header().Get("ETag") != index.tag {
+			t.Errorf("a browser that has %s is answered %d with %d bytes, tag %s", tag, answer.Code, answer.Body.Len(), answer.Header().Get("ETag"))
 		}
 	}
 }

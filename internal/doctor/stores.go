@@ -111,7 +111,7 @@ func (e *examination) checkSchema(ctx context.Context) (found store.Findings) {
 	case errors.Is(err, store.ErrSchemaNew):
 		found.Problem("use the newer program", "%v", err)
 	case errors.Is(err, store.ErrSchemaDirty):
-		found.Problem(assembly.FixDirty+", with the same --db", "%v", err)
+		found.Problem(sql.FixDirty(), "%v", err)
 	case err != nil:
 		found.Problem("check the rights of the user", "%v", err)
 	default:

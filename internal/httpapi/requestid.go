@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+
+	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
 // maxRequestID is the longest request ID that a client can set, in bytes.
@@ -62,9 +64,9 @@ func RequestID(ctx context.Context) string {
 	return id
 }
 
-// LogHandler returns a handler that adds request_id to records logged with a
-// request's context, and passes all records to h. Wrapping twice has no further
-// effect.
+// LogHandler returns a handler that adds request_id to records logged with a request's context, and
+// trace_id and span_id to those logged with the context of a trace. It passes all records to h.
+// Wrapping twice has no further effect.
 func LogHandler(h slog.Handler) slog.Handler {
 	if wrapped, ok := h.(logHandler); ok {
 		return wrapped
@@ -75,10 +77,11 @@ func LogHandler(h slog.Handler) slog.Handler {
 type logHandler struct{ slog.Handler }
 
 func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
+	r = r.Clone()
 	if id := RequestID(ctx); id != "" {
-		r = r.Clone()
 		r.AddAttrs(slog.String("request_id", id))
 	}
+	r.AddAttrs(tracing.LogAttrs(ctx)...)
 	return h.Handler.Handle(ctx, r)
 }
 

@@ -77,7 +77,7 @@ func TestQuantile(t *testing.T) {
 		{0.25, 10, []float64{1, 2}, []uint64{5, 10}, 0.5},
 		{1, 10, []float64{1, 2, 4}, []uint64{5, 10, 10}, 2},
 		{0.99, 10, []float64{1, 2}, []uint64{5, 5}, 2},          // observations above all bounds
-		{0.99, 10, []float64{1, 2, inf}, []uint64{5, 5, 10}, 2}, // the same with a bucket for them
+		{0.99, 10, []float64{1, 2, inf}, []uint64{5, 5, 10}, 2}, // the same, with a bucket above the bounds
 		{0.5, 4, []float64{1, 2, 3, inf}, []uint64{1, 1, 4, 4}, 2 + 1.0/3},
 	} {
 		if got := Quantile(test.q, test.count, test.bounds, test.below); math.Abs(got-test.want) > 1e-9 {

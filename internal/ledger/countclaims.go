@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -35,16 +36,30 @@ func (l *Ledger) CountClaims(ctx context.Context, sku stock.SKU) (StockRow, erro
 		err     error
 		counted = make(chan struct{})
 	)
-	l.groups.Go(func() {
+	if !l.beginCount(func() {
 		defer close(counted)
 		row, err = l.countClaims(l.open, sku)
-	})
+	}) {
+		return StockRow{}, fmt.Errorf("counting the claims on %s: %w", sku, group.ErrClosed)
+	}
 	select {
 	case <-counted:
 		return row, err
 	case <-ctx.Done():
 		return StockRow{}, fmt.Errorf("counting the claims on %s goes on: %w", sku, ctx.Err())
 	}
+}
+
+// beginCount runs count in a goroutine, for which Close waits. After Close has begun, beginCount
+// does nothing and returns false: requests that were cut off may still call it then.
+func (l *Ledger) beginCount(count func()) bool {
+	l.closing.Lock()
+	defer l.closing.Unlock()
+	if l.open.Err() != nil {
+		return false
+	}
+	l.groups.Go(count)
+	return true
 }
 
 // countClaims takes all steps of CountClaims.

@@ -15,8 +15,8 @@ import (
 // earlier epoch can commit afterwards, so the gate may be filled with the row's available. That
 // count includes changes that were not applied, which are deleted.
 //
-// stock.ErrRowChanged means that another caller raised the epoch. stock.ErrLaterGeneration means that
-// the row, or the epoch above, belongs to a later generation.
+// stock.ErrRowChanged means that another caller raised the epoch. stock.ErrLaterGeneration means
+// that the row, or the epoch above, belongs to a later generation.
 func (l *Ledger) RaiseEpoch(ctx context.Context, sku stock.SKU, seen, above int64) (row StockRow, err error) {
 	err = l.changeStock(ctx, sku, func(ctx context.Context, tx *sqltx.Tx) (err error) {
 		if row, err = lockWhole(ctx, tx, sku); err != nil {

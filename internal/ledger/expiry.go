@@ -214,7 +214,8 @@ func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
 		return nil
 	}
 	_, err := readRows(ctx, tx, sku, stockColumns, tx.Dialect().RowLock())
-	if err != nil && (sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded)) { // the session may wait longer than the transaction
+	// The session may wait longer than the transaction.
+	if err != nil && (sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded)) {
 		return &lockedRowError{sku[0], err.Error()}
 	}
 	return err

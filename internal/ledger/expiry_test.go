@@ -387,7 +387,9 @@ func TestExpire_LockedRow(t *testing.T) {
 						}
 					}
 				}
-				batch(0, 0, 1, 0) // the first batch waits without success, the second leaves two orders, the third leaves one, and the fourth finds none
+				// The first batch waits without success, the second leaves two orders, the third
+				// leaves one, and the fourth finds none.
+				batch(0, 0, 1, 0)
 				if wait := time.Until(round.waitAfter); wait <= 0 || wait > expiryRetry {
 					t.Errorf("the round waits again in %v", wait)
 				}

@@ -979,7 +979,8 @@ func TestFaults_GroupDivided(t *testing.T) {
 	first, second := recordingOf("b"), recordingOf("b")
 	repeat := repeatOf(first)
 	const insert = "INSERT INTO orders"
-	s.faults.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Only: insert}, faults.Fault{Kind: faults.Refused, Nth: 3, Only: insert}) // faults of the group, and of its second half
+	// One fault is for the group, the other for its second half.
+	s.faults.Arm(faults.Fault{Kind: faults.Duplicate, Nth: 1, Only: insert}, faults.Fault{Kind: faults.Refused, Nth: 3, Only: insert})
 	s.l.recordGroup([]*recording{first, second, repeat}, new(slowGroup))
 	_, hit := s.faults.Disarm()
 	for n, r := range []*recording{first, second, repeat} {

@@ -81,10 +81,10 @@ type Ledger struct {
 	claimsAtOnce int             // see maxClaimStep
 	open         context.Context // ends with Close
 	close        context.CancelFunc
+	closing      sync.Mutex // held while Close ends open, and while a count of claims begins
 }
 
-// New returns the ledger in db. The caller closes db, and closes the ledger when no call is under
-// way.
+// New returns the ledger in db. The caller closes the ledger, and then db.
 func New(db *sqltx.DB, o Options) *Ledger {
 	l := &Ledger{
 		db: db, strategy: o.Strategy, cutter: o.Cutter, hasGate: o.HasGate,
@@ -107,9 +107,11 @@ func New(db *sqltx.DB, o Options) *Ledger {
 	return l
 }
 
-// Close finishes the orders and lookups that are queued.
+// Close finishes the orders and lookups that are queued. Later calls fail.
 func (l *Ledger) Close() {
+	l.closing.Lock()
 	l.close()
+	l.closing.Unlock()
 	l.records.Close()
 	l.groups.Wait()
 	l.lookups.Close()

@@ -112,7 +112,8 @@ func TestFaults_LockedRow(t *testing.T) {
 		}
 		sold, waits := int64(1), 0
 		l.metrics.retries = retryHook{l.metrics.retries, func() { waits++ }}
-		for n, injected := 1, d.sql.Ledger().Dialect() == sqltx.Postgres; injected; n++ { // MariaDB waits 1 s for the row each time
+		// MariaDB waits 1 s for the row each time.
+		for n, injected := 1, d.sql.Ledger().Dialect() == sqltx.Postgres; injected; n++ {
 			rs := []*recording{recordingOf("a"), recordingOf("b"), recordingOf("a", "b")}
 			repeat := repeatOf(rs[1])
 			waits = 0

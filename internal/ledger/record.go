@@ -243,7 +243,8 @@ func kindOf(err error) string {
 
 var errVanished = errors.New("an order with the same ID existed and can no longer be found")
 
-// unreachable refuses the recordings because the database cannot be reached, and returns the reason.
+// unreachable refuses the recordings because the database cannot be reached, and returns the
+// reason.
 func unreachable(rs []*recording, err error) error {
 	err = stock.Busy(err)
 	refuse(rs, err)

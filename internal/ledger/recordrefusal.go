@@ -15,8 +15,8 @@ import (
 // RecordRefusal records that a queued order is refused, although its request was answered 202. The
 // row blocks the order's ID: no transaction can commit the take afterwards. It replaces a void
 // order, which an instance of another strategy can leave under the ID of a key. If the database
-// refuses the order's lines, the row is written without them. If the database then still refuses the
-// row, it is written without its buyer.
+// refuses the order's lines, the row is written without them. If the database then still refuses
+// the row, it is written without its buyer.
 //
 // A refused outcome means that the take is not committed and never will be. A committed outcome
 // means that the ledger has the take's order. After an unknown outcome, the row may exist or not,

@@ -18,8 +18,8 @@ var errVoided = errors.New("the order was not committed and never will be")
 // Resolve finds the outcome of a take whose commit outcome is unknown. It inserts a void order
 // under the order's ID. The insert waits for a transaction that still holds the ID. A read would
 // miss that transaction, which could commit later. An expired order has a row already. Then Resolve
-// raises the row's version instead, which waits in the same way, and makes a Revive fail that read
-// the row before.
+// raises the row's version instead. This waits in the same way, and a Revive that has read the row
+// before fails.
 //
 // A committed outcome means that the ledger has the take's order. A refused outcome means that it
 // does not and never will. After an unknown outcome, the void order may exist or not, because the

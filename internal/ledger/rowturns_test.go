@@ -61,7 +61,9 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 			return d.lockWaits(t) > 0 && l.turns.waiting()+int(answered.Load()) >= len(orders)
 		})
 		before := d.sql.Pool().Stats()
-		if before.InUse > 3 { // the session that waits for the row, and the two that have just checked; the holder has its own pool
+		// Three are the session that waits for the row, and the two that have just checked. The
+		// holder has its own pool.
+		if before.InUse > 3 {
 			t.Errorf("%d connections are in use for one locked row", before.InUse)
 		}
 		if _, out := l.Record(t.Context(), takeOf("free")); !out.Committed() {

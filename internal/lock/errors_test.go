@@ -260,8 +260,8 @@ func TestFailedUnlock(t *testing.T) {
 }
 
 // TestLossOfSharedLock loses a lock on which one owner has two leases. The owner can take the lock
-// again before it has unlocked them. Each Unlock must report the loss. The last one must release the
-// grant, although there is a waiter, and leave the owner its later grant.
+// again before it has unlocked them. Each Unlock must report the loss. The last one must release
+// the grant, although there is a waiter, and leave the owner its later grant.
 func TestLossOfSharedLock(t *testing.T) {
 	t.Parallel()
 	b := handsOverBy(func(*fakeGrant) (Grant, error) { return nil, errBackend })

@@ -359,7 +359,8 @@ func TestLossDuringHandover(t *testing.T) {
 // handsOverAgain hands over a grant that hands itself over again.
 func handsOverAgain(next *fakeGrant) (Grant, error) { return handsOver{next, handsOverAgain}, nil }
 
-// unlockToWaiter unlocks the lease of the lock a while a waiter waits, and returns the waiter's lease.
+// unlockToWaiter unlocks the lease of the lock a while a waiter waits, and returns the waiter's
+// lease.
 func unlockToWaiter(t *testing.T, l *locker, held Lease) Lease {
 	t.Helper()
 	w := startWaiter(t, l, 1)

@@ -106,8 +106,8 @@ func (q *queue) nextWaiter(name string) *waiter {
 	return nil
 }
 
-// handOver gives the caller's turn to w, after it has called give. It does nothing and returns false
-// if w no longer waits: w has given up, or got the turn when the caller lost its lease.
+// handOver gives the caller's turn to w, after it has called give. It does nothing and returns
+// false if w no longer waits: w has given up, or got the turn when the caller lost its lease.
 func (q *queue) handOver(name string, w *waiter, give func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -164,7 +164,7 @@ func (p protocol) refusesOldEpochs() bool {
 
 // dropOldEpochs drops takes, fills and records of an epoch older than the row's. The ledger refuses
 // an older epoch, and the row's epoch only rises. All remaining epochs equal the row's, so
-// dropOldEpochs replaces them by the first epoch of the generation. That makes the number of
+// dropOldEpochs replaces them with the first epoch of the generation. That makes the number of
 // refills unbounded.
 func (s *state) dropOldEpochs() {
 	row := s.row

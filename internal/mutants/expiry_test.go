@@ -36,7 +36,7 @@ var expiry = []mutant{
 	{"expiry never waits for a locked row", expire, "if oldest == nil || len(oldest.Lines) == 0 ||", "if oldest == nil || len(oldest.Lines) > 0 ||", "internal/ledger TestExpire_WaitsForOneRow/MariaDB"},
 	{"expiry waits for a locked row in every batch", expire, "round.waitAfter = time.Now().Add(expiryRetry)", "", "internal/ledger TestExpire_LockedRow/MariaDB"},
 	{"expiry waits for the first row of an order only", expire, "oldest.Lines[rand.IntN(len(oldest.Lines))].SKU", "oldest.Lines[0*rand.Int()].SKU", "internal/ledger TestExpire_HotRow/MariaDB"},
-	{"a wait that outlasts its transaction stops expiry", expire, " || errors.Is(err, context.DeadlineExceeded)) { // the session", ") { // the session", "internal/ledger TestExpire_LockedRow/MariaDB"},
+	{"a wait that outlasts its transaction stops expiry", expire, " || errors.Is(err, context.DeadlineExceeded)) {", ") {", "internal/ledger TestExpire_LockedRow/MariaDB"},
 	{"an order of a locked stock row loses its units", expire, "return slices.ContainsFunc(o.Lines, func(line stock.Line) bool { return slices.Contains(others, line.SKU) })", "return len(others) < 0", "internal/ledger TestExpire_LockedRow/MariaDB"},
 	{"a round begins again with every batch", expire, "round.after = due[len(due)-1]", "", "internal/ledger TestExpire_BrokenOrders/SQLite"},
 	{"a faulty order stops the others", expire, "case isFault(err):", "case false:", "internal/ledger TestExpire_BrokenOrders/SQLite"},

@@ -21,7 +21,8 @@ const (
 	rushHTTP = "internal/console/rush/http.go"
 	rushRun  = "internal/console/rush/run.go"
 	callers  = "internal/httpapi/caller.go"
-	clients  = "internal/httpapi/ratelimit.go"
+	clients  = "internal/httpapi/clientaddress.go"
+	limiting = "internal/httpapi/ratelimit.go"
 	tokens   = "internal/buyertoken/buyertoken.go"
 	keySets  = "internal/buyertoken/keys.go"
 )
@@ -56,7 +57,7 @@ var httpAPI = []mutant{
 	{"a client's path is looked up as a route", envelope, "c.FullPath(), status, took", "c.Request.URL.Path, status, took", "internal/httpapi TestRequests/an_ID_in_the_path"},
 	{"half an answer counts as an answer", envelope, "status = http.StatusInternalServerError", "", "internal/httpapi TestRequests_OtherStatus"},
 	{"a panic keeps the headers of the answer", envelope, "delete(c.Writer.Header(), name)", "_ = name", "internal/httpapi TestPanicTooLate"},
-	{"a limited client may try again too early", clients, "(wait+time.Second-1)/time.Second", "wait/time.Second", "internal/httpapi TestRateLimit"},
+	{"a limited client may try again too early", limiting, "(wait+time.Second-1)/time.Second", "wait/time.Second", "internal/httpapi TestRateLimit"},
 	{"the first refusal of a kind is no increase", requests, "a.byStatus[def.status] = m.counter(label, def.status)", "_ = def", "internal/httpapi TestRequests/a_guessed_token"},
 	{"a profile is written for a page that is refused", trust, "Nothing was done.\")\n\tc.Abort()\n}\n\n// adminOnly", "Nothing was done.\")\n}\n\n// adminOnly", "internal/httpapi TestOps/profiles_for_a_page_of_another_site"},
 	{"an answer lists every bad parameter", lists, " && len(bad) < maxErrors", "", "internal/httpapi TestReadQuery_Bound"},
@@ -76,7 +77,7 @@ var httpAPI = []mutant{
 	{"the console samples for nobody", feed, "f.watched() && ctx.Err() == nil", "ctx.Err() == nil", "internal/console TestSamplerSleeps"},
 	{"a stream ends with the server's timeout", "internal/console/stream.go", "_ = s.conn.SetWriteDeadline(time.Now().Add(flushTimeout))", "", "internal/console TestStream"},
 	{"a stream that ends late is cut off", "internal/console/stream.go", "defer s.limitEnd()", "", "internal/console TestEndOfStream"},
-	{"the log counts nothing", serve, "tracing.LogHandler(counting)", "tracing.LogHandler(log.Handler())", "cmd/api TestRedisUnavailable"},
+	{"the log counts nothing", serve, "httpapi.LogHandler(counting)", "httpapi.LogHandler(log.Handler())", "cmd/api TestRedisUnavailable"},
 	{"slow statements go elsewhere", "internal/assembly/stores.go", "s.SQL.LogTo(log)", "", "cmd/api TestDatabaseFails"},
 	{"slow statements go nowhere else", "internal/store/sql.go", "s.db.Logger = sqltx.SlowLog(log)", "", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
 	{"an error contains a URL", lines, `return before + ":…"`, "return before + s", "cmd/api TestNoURLIsRepeated"},
@@ -125,7 +126,7 @@ var httpAPI = []mutant{
 	{"a forwarded IPv6 address in brackets is none", clients, `netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))`, "netip.ParseAddr(text)", "internal/httpapi TestClientAddress"},
 	{"nobody learns that clients share a limit", clients, "unusable = strings.TrimSpace(hops[i])", "", "internal/httpapi TestUnusableForward"},
 	{"the first forwarded address is trusted", clients, "i := len(hops) - 1; i >= 0 && within(trusted, client); i--", "i := 0; i < 1 && within(trusted, client); i++", "internal/httpapi TestClientAddress"},
-	{"wrong tokens are not limited", clients, "if from.buyer == \"\" {\n", "if from.buyer == \"\" {\n\t\tif a.caller(c).err != nil {\n\t\t\treturn\n\t\t}\n", "internal/httpapi TestRateLimit"},
+	{"wrong tokens are not limited", limiting, "if from.buyer == \"\" {\n", "if from.buyer == \"\" {\n\t\tif a.caller(c).err != nil {\n\t\t\treturn\n\t\t}\n", "internal/httpapi TestRateLimit"},
 	{"every client is remembered", "internal/ratelimit/ratelimit.go", "NewLRU[K, *rate.Limiter](size, nil)", "NewLRU[K, *rate.Limiter](1<<30, nil)", "internal/ratelimit TestForgets"},
 	{"a broken certificate replaces the good one", "internal/certificate/certificate.go", "pair, err := tls.X509KeyPair(cert, key)\n", "pair, err := tls.X509KeyPair(cert, key)\n\tp.current.Store(&pair)\n", "internal/certificate TestWatch"},
 	{"half a certificate's file is used", "internal/certificate/certificate.go", "if isCut(cert) {", "if false {", "internal/certificate TestWatch"},

@@ -60,6 +60,7 @@ var scripts = []mutant{
 	{"parts of two epochs are one cut", segmented, "if cut.Epoch != 0 && cut.Epoch != epoch {", "if false {", "internal/stock/gate TestPartsOfTwoEpochs"},
 	{"a refusing Redis leaves the outcome open", call, "for _, prefix := range notRun {", "for _, prefix := range notRun[:0] {", "internal/stock/gate TestRefusalsOfTheServer"},
 	{"two consumers of one SKU at once", gateQueues, "qs.leases.Lock(ctx, q.name)", "qs.leases.Lock(ctx, fmt.Sprintf(\"%p\", qs))", "internal/stock/gate TestOneConsumer"},
+	{"a consumer begins while its queues are closed", gateQueues, "	if qs.closed {", "	if false {", "internal/stock/gate TestClosedQueue"},
 	{"a consumer keeps its turn", gateQueues, "time.Now().Before(end) {", "end.Before(time.Now().Add(time.Hour)) {", "internal/stock/gate TestTurnEnds"},
 	{"a turn goes on after a write without an answer", gateQueues, "q.over = !q.known", "q.over = false", "internal/stock/gate TestQueue_LateWrite/one_line"},
 	{"a turn goes on after an order of several SKUs without an answer", gateLocks, "if l.inDoubt != nil && err != nil && !stock.NothingTaken(err) {", "if false {", "internal/stock/gate TestQueue_LateWrite/two_lines"},

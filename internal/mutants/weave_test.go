@@ -23,7 +23,7 @@ import (
 // them. Building the programs of a mutant separately would take longer than most tests run.
 type wovenTable struct {
 	overlay  string                            // the overlay file that the go command reads
-	programs map[string]func() (string, error) // by package: builds its tests, once
+	programs map[string]func() (string, error) // by package; each function builds its tests once
 	// The value of MUTANT_ON that activates each mutant, by the mutant's name, and why a mutant
 	// cannot be built. A mutant that needs its own build has no value.
 	numbers map[string]int

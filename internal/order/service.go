@@ -23,13 +23,13 @@ const (
 	maxVoids = 1_000_000
 )
 
-// Gate is what placing needs of a gate.
+// Gate is the part of a gate that Service uses.
 type Gate interface {
 	// Take cuts all lines or none. See gate.Gate.
 	Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
 }
 
-// Ledger is what placing needs of the ledger.
+// Ledger is the part of the ledger that Service uses.
 type Ledger interface {
 	// Record commits the order of a take, and returns it and its outcome.
 	Record(ctx context.Context, t stock.Take) (Order, Outcome)
@@ -63,7 +63,7 @@ type Queue interface {
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 }
 
-// Reconciler is what placing needs to end takes and to remove the causes of failures.
+// Reconciler ends takes and removes the causes of failures.
 type Reconciler interface {
 	// Usable returns an error if no units can be cut now.
 	Usable(ctx context.Context) error

@@ -50,6 +50,7 @@ var damages = []damage{
 	{"gate-lost", loseCount(""), true, false, []reconcile.Kind{reconcile.NotFilled}},
 	{"segment-lost", loseCount("/1"), true, true, []reconcile.Kind{reconcile.NotFilled}},
 	{"record-lost", loseRecord, true, false, []reconcile.Kind{reconcile.Unrecorded}},
+	{"record-unreadable", spoilRecord, true, false, []reconcile.Kind{reconcile.Unrecorded}},
 	{"ledger-high", addToLedger(3), false, false, []reconcile.Kind{reconcile.LedgerDiffers, reconcile.GateDiffers}},
 	{"ledger-low", addToLedger(-4), false, false, []reconcile.Kind{reconcile.LedgerDiffers, reconcile.GateDiffers}},
 	{"claim-high", claim("buyer-1", 7), false, false, []reconcile.Kind{reconcile.ClaimsDiffer}},
@@ -89,14 +90,33 @@ func loseCount(segment string) func(*testing.T, *shop, *instance, stock.SKU) {
 func loseRecord(t *testing.T, s *shop, i *instance, sku stock.SKU) {
 	t.Helper()
 	takeUnit(t, i, sku)
+	s.eachRecord(t, sku, func(flight, field, _ string) *redis.IntCmd { return s.redis.HDel(t.Context(), flight, field) })
+}
+
+// spoilRecord takes a unit and makes the record of the take unreadable.
+func spoilRecord(t *testing.T, s *shop, i *instance, sku stock.SKU) {
+	t.Helper()
+	takeUnit(t, i, sku)
+	s.eachRecord(t, sku, func(flight, field, record string) *redis.IntCmd {
+		return s.redis.HSet(t.Context(), flight, field, record+"x")
+	})
+}
+
+// eachRecord calls change with the key, the field and the text of each record of the SKU in flight.
+func (s *shop) eachRecord(t *testing.T, sku stock.SKU, change func(flight, field, record string) *redis.IntCmd) {
+	t.Helper()
 	flight := "holdfast:{" + s.ledgerID.String() + "}:flight"
-	fields, err := s.redis.HKeys(t.Context(), flight).Result()
+	records, err := s.redis.HGetAll(t.Context(), flight).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	fields = slices.DeleteFunc(fields, func(field string) bool { return !strings.HasPrefix(field, string(sku)) })
-	if err := s.redis.HDel(t.Context(), flight, fields...).Err(); err != nil {
-		t.Fatal(err)
+	for field, record := range records {
+		if !strings.HasPrefix(field, string(sku)) {
+			continue
+		}
+		if err := change(flight, field, record).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -82,8 +82,8 @@ func TestAdoption(t *testing.T) {
 
 // TestRollover lets two instances of one strategy after another take over two SKUs during a sale
 // without a guard. Some strategies lend units to parts, which the next one must take back. Most
-// orders are cancelled, or paid and refunded, at an instance that has just taken over. No unit may be
-// lost or created. Unless the run is thorough, they sell on one server.
+// orders are cancelled, or paid and refunded, at an instance that has just taken over. No unit may
+// be lost or created. Unless the run is thorough, they sell on one server.
 func TestRollover(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, oneOf(servers, 1), func(t *testing.T, s *shop) {

@@ -20,8 +20,6 @@ func sell(t *testing.T, i *instance, set stock.Setting) {
 	}
 }
 
-func ptr[T any](v T) *T { return &v }
-
 // claimed returns how many units of the SKU the buyers hold.
 func (s *shop) claimed(t *testing.T, sku stock.SKU) (units int64) {
 	t.Helper()
@@ -62,7 +60,7 @@ func TestLimitOnASoldSKU(t *testing.T) {
 		if _, err := i.Cancel(t.Context(), cancelled.ID, ""); err != nil {
 			t.Fatal(err)
 		}
-		sell(t, i, stock.Setting{SKU: sku, Total: 20, BuyerLimit: ptr(int64(4))})
+		sell(t, i, stock.Setting{SKU: sku, Total: 20, BuyerLimit: new(int64(4))})
 		if got := s.claimed(t, sku); got != 3 {
 			t.Errorf("%d units are claimed, want 3", got)
 		}
@@ -70,14 +68,14 @@ func TestLimitOnASoldSKU(t *testing.T) {
 		last := mustPlace(t, i, oneUnit(sku))
 		mustRefuse(t, i, oneUnit(sku), stock.ErrBuyerLimit)
 
-		sell(t, i, stock.Setting{SKU: sku, Total: 9, OpensAt: ptr(time.Now().Add(time.Hour))}) // does not change the limit
-		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 3, BuyerLimit: ptr(int64(0))}); !errors.Is(err, stock.ErrBelowSold) {
+		sell(t, i, stock.Setting{SKU: sku, Total: 9, OpensAt: new(time.Now().Add(time.Hour))}) // does not change the limit
+		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 3, BuyerLimit: new(int64(0))}); !errors.Is(err, stock.ErrBelowSold) {
 			t.Errorf("a total below what is sold: %v", err)
 		}
 		if st, err := i.Stock(t.Context(), sku); err != nil || st.Total != 9 || st.BuyerLimit != 4 || st.OpensAt.IsZero() || !st.ClosesAt.IsZero() {
 			t.Errorf("the stock is %+v, %v", st, err)
 		}
-		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 9, ClosesAt: ptr(time.Now())}); !errors.Is(err, stock.ErrHours) {
+		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 9, ClosesAt: new(time.Now())}); !errors.Is(err, stock.ErrHours) {
 			t.Errorf("a SKU that closes before it opens: %v", err)
 		}
 		if _, err := i.Cancel(t.Context(), last.ID, ""); err != nil {
@@ -86,7 +84,7 @@ func TestLimitOnASoldSKU(t *testing.T) {
 		if got := s.claimed(t, sku); got != 3 {
 			t.Errorf("%d units are claimed after an order was cancelled, want 3", got)
 		}
-		sell(t, i, stock.Setting{SKU: sku, Total: 9, BuyerLimit: ptr(int64(0)), OpensAt: new(time.Time)})
+		sell(t, i, stock.Setting{SKU: sku, Total: 9, BuyerLimit: new(int64(0)), OpensAt: new(time.Time)})
 		if got := s.claimed(t, sku); got != 0 {
 			t.Errorf("%d units are claimed without a limit", got)
 		}

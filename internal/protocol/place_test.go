@@ -36,7 +36,8 @@ func TestPlace(t *testing.T) {
 			t.Errorf("created at %v: not UTC, or not whole microseconds", o.CreatedAt)
 		}
 		found, err := i.Order(t.Context(), o.ID)
-		if found.ExpiresAt, found.Status = o.ExpiresAt, first; err != nil || !sameOrder(found, o) { // a queued order changes later
+		// A queued order changes later.
+		if found.ExpiresAt, found.Status = o.ExpiresAt, first; err != nil || !sameOrder(found, o) {
 			t.Errorf("found %+v, %v; placed %+v", found, err, o)
 		}
 		if _, err := i.Order(t.Context(), uuid.New()); !errors.Is(err, order.ErrUnknownOrder) {

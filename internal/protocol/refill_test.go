@@ -76,6 +76,37 @@ func TestCommitBeforeRefill(t *testing.T) {
 	})
 }
 
+// TestFlightWithoutRecords checks that units in flight without a readable record return to the gate
+// once the counts have not changed between sweeps. Units with a record must stay in flight.
+func TestFlightWithoutRecords(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		for _, name := range []string{"lua", "none", "segment"} {
+			i := s.open(t, settings{strategy: name})
+			lost, spoilt, kept := newSKU("lost"), newSKU("spoilt"), newSKU("kept")
+			for _, sku := range []stock.SKU{lost, spoilt, kept} {
+				addStock(t, i, sku, 5)
+			}
+			loseRecord(t, s, i, lost)
+			spoilRecord(t, s, i, spoilt)
+			takeUnit(t, i, kept)
+			for range 3 {
+				sweep(t, i)
+			}
+			levels, err := i.counter.Level(t.Context(), lost, spoilt, kept)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, level := range levels {
+				if level.Available+level.InFlight != 5 || level.InFlight == 0 != (level.SKU != kept) {
+					t.Errorf("%s: %+v", name, level)
+				}
+			}
+			i.Close()
+		}
+	})
+}
+
 // TestUnreadableCount checks that a count that is not a number is refilled.
 func TestUnreadableCount(t *testing.T) {
 	t.Parallel()

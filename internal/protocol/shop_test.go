@@ -329,8 +329,8 @@ func withKey(r order.Request, key string) order.Request {
 	return r
 }
 
-// placeUntilKnown places an order at i, with a key. If the outcome is unknown, it repeats the request
-// until it is known, as a client does, at the instance that next returns.
+// placeUntilKnown places an order at i, with a key. If the outcome is unknown, it repeats the
+// request until it is known, as a client does, at the instance that next returns.
 func placeUntilKnown(t *testing.T, i *instance, next func() *instance, r order.Request) (o order.Order, err error) {
 	r.Key = uuid.NewString()
 	if o, _, err = i.Place(t.Context(), r); !errors.Is(err, stock.ErrUnavailable) {

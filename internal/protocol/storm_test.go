@@ -300,7 +300,8 @@ func (s *stormRun) injectFaults(ctx context.Context, w wave) {
 		i := s.instances[f.at]
 		s.clients.Go(func() {
 			time.Sleep(f.after)
-			ctx, cancel := context.WithTimeout(ctx, clientTimeout) // bounded, because a sweep may last longer than everything else
+			// A sweep may last longer than everything else.
+			ctx, cancel := context.WithTimeout(ctx, clientTimeout)
 			defer cancel()
 			err := f.inject(ctx, s.rig, i, s.storm.skus[0])
 			s.note("%s, instance %d: %v", f.kind, f.at, err)

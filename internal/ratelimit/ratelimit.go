@@ -1,4 +1,5 @@
-// Package ratelimit bounds how often each of many clients may do something.
+// Package ratelimit bounds how often each of many clients may do something, or how often something
+// is done for each of many SKUs.
 package ratelimit
 
 import (

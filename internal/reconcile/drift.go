@@ -16,8 +16,8 @@ const (
 	pageSize = 500
 	// maxSuspects bounds the SKUs that wait for a second check.
 	maxSuspects = 10_000
-	// maxCounted bounds the takes that are read to account for units in flight. Each needs about 500
-	// bytes while they are counted. The journal of queued orders alone may have half as many.
+	// maxCounted bounds the takes that are read to account for units in flight. Each needs about
+	// 500 bytes while they are counted. The journal of queued orders alone may have half as many.
 	maxCounted = 200_000
 )
 

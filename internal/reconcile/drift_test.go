@@ -148,8 +148,8 @@ func TestUnreadableCounts(t *testing.T) {
 	}
 }
 
-// TestSecondLook checks what is done about a SKU whose gate and ledger differ. It must be refilled only if
-// nothing has changed for a pause, and only if no records account for the difference.
+// TestSecondLook checks what is done about a SKU whose gate and ledger differ. It must be refilled
+// only if nothing has changed for a pause, and only if no records account for the difference.
 func TestSecondLook(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -28,7 +28,7 @@ const (
 	jobCallTimeout = 2 * time.Second
 )
 
-// JobLedger is what running jobs needs of the ledger.
+// JobLedger is the part of the ledger that jobs use.
 type JobLedger interface {
 	ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error)
 	RenewJob(ctx context.Context, j ledger.Job) error

@@ -287,8 +287,9 @@ func TestJobSurvivesAnOutage(t *testing.T) {
 	})
 }
 
-// TestJobStepsFail checks that a step that fails, or that finds its job lost, ends the claim, and that
-// the instance claims the job again. The instance is idle only once another instance has the job.
+// TestJobStepsFail checks that a step that fails, or that finds its job lost, ends the claim, and
+// that the instance claims the job again. The instance is idle only once another instance has the
+// job.
 func TestJobStepsFail(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []error{errUnreachable, ledger.ErrJobLost} {

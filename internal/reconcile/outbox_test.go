@@ -16,7 +16,7 @@ import (
 
 // TestBringToGate brings two additions to the gate, in the order of their commits or not, while
 // calls to the stores break or the gate lacks the count. Without a fault, the outbox must be read
-// only if an addition has overtaken another. No addition may be applied twice, and the next
+// only if an addition arrives before an earlier one. No addition may be applied twice, and the next
 // delivery must apply the rest.
 func TestBringToGate(t *testing.T) {
 	t.Parallel()
@@ -151,9 +151,9 @@ func TestDeliver_OneFails(t *testing.T) {
 }
 
 // TestDeliverAll_GoesOn ends the time of a delivery while the gate does not answer for one SKU. The
-// next delivery must begin with the following SKU. Otherwise a SKU on a dead master of a cluster could
-// keep all later SKUs from delivery. A delivery must not begin between two additions to one SKU,
-// because that would cost a refill. The third delivery must begin with the first SKU again.
+// next delivery must begin with the following SKU. Otherwise a SKU on a dead master of a cluster
+// could keep all later SKUs from delivery. A delivery must not begin between two additions to one
+// SKU, because that would cost a refill. The third delivery must begin with the first SKU again.
 func TestDeliverAll_GoesOn(t *testing.T) {
 	t.Parallel()
 	inShop(t, func(t *testing.T, s *shop) {

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
+	"github.com/holdfast-stock/holdfast/internal/ratelimit"
 	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
@@ -34,7 +35,7 @@ const (
 	clockTries = 3
 )
 
-// Ledger is what reconciling needs of the ledger.
+// Ledger is the part of the ledger that Reconciler uses.
 type Ledger interface {
 	// Generation, Use, Owner, Beat and RaiseGeneration read and change the owner of the stock.
 	Generation() stock.Generation
@@ -75,7 +76,7 @@ type Ledger interface {
 
 var _ Ledger = (*ledger.Ledger)(nil)
 
-// Counter is what reconciling needs of the gate's counter. See gate.Counter.
+// Counter is the part of gate.Counter that Reconciler uses.
 type Counter interface {
 	// Use, Load, Loaded, Mark and SetMark manage the generation that the counter runs under.
 	Use(g stock.Generation)
@@ -132,7 +133,7 @@ type Reconciler struct {
 	settles    *group.Batcher[*stock.Take]  // nil without a gate
 	applied    *group.Batcher[stock.Change] // additions to clear from the outbox; nil without a gate
 	refills    singleflight.Group
-	limiter    refillLimiter
+	limiter    *ratelimit.Limiter[stock.SKU] // of refills after guard refusals
 	comparison comparison
 	open       chan *openTake
 
@@ -151,6 +152,7 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 		log:          o.Log,
 		metrics:      m,
 		tracer:       o.Tracer,
+		limiter:      ratelimit.New[stock.SKU](1, 1), // one a second
 		comparison:   comparison{suspects: make(map[stock.SKU]suspect)},
 		open:         make(chan *openTake, maxOpenTakes),
 	}
@@ -237,8 +239,8 @@ func (r *Reconciler) Usable(ctx context.Context) error {
 	return nil
 }
 
-// Close settles the queued takes, and removes the queued additions from the outbox.
-// Call it when no other call is under way.
+// Close settles the queued takes, and removes the queued additions from the outbox. Later takes are
+// settled without the queue, and recovery and deliveries do the rest.
 func (r *Reconciler) Close() {
 	if r.counter != nil {
 		r.settles.Close()

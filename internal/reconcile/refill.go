@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
-
-// maxLimited bounds the SKUs that a refillLimiter remembers.
-const maxLimited = 10_000
 
 // PrepareRetry removes the reason why a take of the SKUs was refused. The reason must be
 // stock.Reconcilable. PrepareRetry makes gate and ledger agree on the SKUs' epochs, or moves the
@@ -90,16 +86,26 @@ func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level 
 	if err != nil || r.counter == nil {
 		return err
 	}
-	// Units in flight are not subtracted, because no take of an earlier epoch can commit.
-	err = r.counter.FillAll(ctx, fillsOf(raised))[0]
-	if errors.Is(err, stock.ErrNoGeneration) {
-		return r.generations.follow(ctx, r.generations.current())
+	_, err = r.fill(ctx, raised)
+	return err
+}
+
+// fill fills the gate from rows whose epochs were raised, and returns how many counts it filled.
+// Units in flight are not subtracted, because no take of an earlier epoch can commit.
+func (r *Reconciler) fill(ctx context.Context, raised ...ledger.StockRow) (filled int, err error) {
+	var errs []error
+	for _, err := range r.counter.FillAll(ctx, fillsOf(raised...)) {
+		switch {
+		case err == nil:
+			filled++
+			r.metrics.refills.Inc()
+		case errors.Is(err, stock.ErrNoGeneration):
+			return filled, r.generations.follow(ctx, r.generations.current())
+		case !errors.Is(err, stock.ErrStaleEpoch): // a stale epoch means that a later refill was faster
+			errs = append(errs, fmt.Errorf("filling the gate: %w", err))
+		}
 	}
-	if err != nil && !errors.Is(err, stock.ErrStaleEpoch) { // a stale epoch means that a later refill was faster
-		return fmt.Errorf("filling the gate: %w", err)
-	}
-	r.metrics.refills.Inc()
-	return nil
+	return filled, joined(errs)
 }
 
 // refillAfterGuardRefusal refills a SKU whose gate admitted units that the ledger does not have,
@@ -108,7 +114,7 @@ func (r *Reconciler) refillFrom(ctx context.Context, row ledger.StockRow, level 
 // transaction, and another order has its units.
 func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, reason error) {
 	var refusal *stock.Refusal
-	if !errors.As(reason, &refusal) || !r.limiter.allow(refusal.SKU, time.Now()) {
+	if !errors.As(reason, &refusal) || r.limiter.Take(refusal.SKU, time.Now()) > 0 {
 		return
 	}
 	var epoch int64
@@ -148,36 +154,5 @@ func (r *Reconciler) refillRows(ctx context.Context, rows []ledger.StockRow, lev
 	if err != nil {
 		return 0, err
 	}
-	var errs []error
-	for _, err := range r.counter.FillAll(ctx, fillsOf(raised...)) {
-		switch {
-		case err == nil:
-			filled++
-			r.metrics.refills.Inc()
-		case errors.Is(err, stock.ErrNoGeneration):
-			return filled, r.generations.follow(ctx, r.generations.current())
-		case !errors.Is(err, stock.ErrStaleEpoch): // a stale epoch means that a later refill was faster
-			errs = append(errs, fmt.Errorf("filling the gate: %w", err))
-		}
-	}
-	return filled, joined(errs)
-}
-
-// refillLimiter limits refills after guard refusals to one a second for each SKU.
-type refillLimiter struct {
-	mu   sync.Mutex
-	last map[stock.SKU]time.Time
-}
-
-func (l *refillLimiter) allow(sku stock.SKU, at time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if at.Sub(l.last[sku]) < time.Second {
-		return false
-	}
-	if len(l.last) >= maxLimited || l.last == nil { // forgetting a SKU costs one extra refill
-		l.last = make(map[stock.SKU]time.Time)
-	}
-	l.last[sku] = at
-	return true
+	return r.fill(ctx, raised...)
 }

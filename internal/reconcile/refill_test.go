@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,39 +10,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
-
-// TestRefillLimiter checks that a SKU is allowed one refill a second, whatever other
-// SKUs do, and that the limiter's memory is bounded.
-func TestRefillLimiter(t *testing.T) {
-	var l refillLimiter
-	start := time.Now()
-	for _, test := range []struct {
-		sku  stock.SKU
-		at   time.Duration
-		want bool
-	}{
-		{"a", 0, true},
-		{"a", 0, false},
-		{"b", 0, true},
-		{"a", 999 * time.Millisecond, false},
-		{"a", time.Second, true},
-		{"a", 1999 * time.Millisecond, false},
-		{"b", 1500 * time.Millisecond, true},
-		{"a", 2 * time.Second, true},
-	} {
-		if got := l.allow(test.sku, start.Add(test.at)); got != test.want {
-			t.Errorf("%s at %v: allowed %v", test.sku, test.at, got)
-		}
-	}
-	for n := range 2 * maxLimited {
-		if sku := stock.SKU(fmt.Sprint("sku-", n)); !l.allow(sku, start) {
-			t.Fatalf("%s was not allowed", sku)
-		}
-		if len(l.last) > maxLimited {
-			t.Fatalf("%d SKUs are remembered", len(l.last))
-		}
-	}
-}
 
 // TestGuardRefusals checks that a SKU that the ledger refuses behind the gate is
 // refilled at most once a second, and only if it was not refilled since the take.

@@ -235,8 +235,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestWithoutAGate checks that a take that no gate cut need not be ended, and that a row is adopted
-// by its epoch alone.
+// TestWithoutAGate checks that without a gate, no take stays open and no epoch is raised. A row of
+// an earlier generation must be adopted without a count to refill.
 func TestWithoutAGate(t *testing.T) {
 	t.Parallel()
 	l := newLedger(&ownerRow{})

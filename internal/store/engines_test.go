@@ -120,11 +120,11 @@ func TestRefuseWithoutGuard_OneSilentMaster(t *testing.T) {
 	t.Parallel()
 	client := openedRedis(t, testenv.OwnRedisCluster(t, 0).URL())
 	var silenced atomic.Bool
-	err := eachMaster(t.Context(), client, func(ctx context.Context, node *redis.Client) error {
+	_, err := askMasters(t.Context(), client, func(ctx context.Context, node *redis.Client) (any, error) {
 		if !silenced.CompareAndSwap(false, true) {
-			return nil
+			return nil, nil
 		}
-		return node.Do(ctx, "ACL", "SETUSER", "default", "-info").Err()
+		return nil, node.Do(ctx, "ACL", "SETUSER", "default", "-info").Err()
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,8 @@ func InspectRedis(ctx context.Context, client redis.UniversalClient, use RedisUs
 		return inspectNode(ctx, node, cluster, use), nil
 	}) // if no master is known, clusterState reports that
 	found := slices.Concat(all...)
-	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.Detail, b.Detail) }) // a cluster's masters answer in any order
+	// The masters of a cluster answer in any order.
+	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.Detail, b.Detail) })
 	if cluster {
 		found = append(found, clusterState(ctx, client)...)
 	}

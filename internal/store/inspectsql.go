@@ -230,7 +230,7 @@ func (s *SQL) Inspect(ctx context.Context, connections int) Findings {
 
 // settings reads pairs of a name and a value.
 func (s *SQL) settings(ctx context.Context, query string) (map[string]string, error) {
-	pairs, err := s.pairs(ctx, query)
+	pairs, err := sqltx.ReadAll(ctx, s.Ledger(), func(pair *[2]string) []any { return []any{&pair[0], &pair[1]} }, query)
 	values := make(map[string]string, len(pairs))
 	for _, pair := range pairs {
 		values[pair[0]] = pair[1]

@@ -80,8 +80,9 @@ func TestMigrate_SilentServer(t *testing.T) {
 	}
 }
 
-// TestWhileAnswering_NoConnection makes each ping open a new connection. A ping that gives up connecting
-// must not count as an answer. Work that succeeds without an answered ping must not fail.
+// TestWhileAnswering_NoConnection makes each ping open a new connection. A ping that gives up
+// connecting must not count as an answer. Work that succeeds without an answered ping must not
+// fail.
 func TestWhileAnswering_NoConnection(t *testing.T) {
 	t.Parallel()
 	for _, d := range testenv.NetworkDatabases() {

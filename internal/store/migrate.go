@@ -59,6 +59,14 @@ func (s *SQL) CheckSchema(ctx context.Context) error {
 	return nil
 }
 
+// FixDirty tells the operator how to repair a dirty schema. Only on MySQL does MigrateUp repair it.
+func (s *SQL) FixDirty() string {
+	if s.commitsDDL {
+		return "run api migrate up with the same --db to complete it"
+	}
+	return fmt.Sprintf("find the version of the tables (migrations/%s), write it into schema_migrations, and set dirty to FALSE", s.dialect)
+}
+
 // SchemaVersion returns the number of the last applied migration, or 0 if there is none. dirty
 // reports that a migration to that version, up or down, was interrupted or is running.
 // SchemaVersion changes nothing.
@@ -79,14 +87,16 @@ func (s *SQL) SchemaVersion(ctx context.Context) (version uint, dirty bool, err 
 	return version, dirty, nil
 }
 
+// countTables counts the tables of a name.
+var countTables = map[sqltx.Dialect]string{
+	sqltx.MySQL:    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
+	sqltx.Postgres: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = $1",
+	sqltx.SQLite:   "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
+}
+
 func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
-	query := map[sqltx.Dialect]string{
-		sqltx.MySQL:    "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
-		sqltx.Postgres: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = $1",
-		sqltx.SQLite:   "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
-	}[s.dialect]
 	var n int
-	if err := s.pool.QueryRowContext(ctx, query, name).Scan(&n); err != nil {
+	if err := s.pool.QueryRowContext(ctx, countTables[s.dialect], name).Scan(&n); err != nil {
 		return false, s.failed("looking for table "+name+" in", err)
 	}
 	return n > 0, nil
@@ -102,9 +112,9 @@ func (s *SQL) hasTable(ctx context.Context, name string) (bool, error) {
 // migration that was killed, up or down. A schema of PostgreSQL or SQLite is dirty only if
 // something else has marked it. MigrateUp refuses it, because it does not know what has run.
 //
-// MigrateUp refuses a table or sequence of another program whose name a missing migration needs, and
-// another program's versions. A statement that the server refuses leaves MySQL's schema dirty, and
-// every other one as it was.
+// MigrateUp refuses a table or sequence of another program whose name a missing migration needs,
+// and another program's versions. A statement that the server refuses leaves MySQL's schema dirty,
+// and every other one as it was.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrNoLocks (unless there is nothing to do).
 func (s *SQL) MigrateUp(ctx context.Context) error {
@@ -117,7 +127,8 @@ func (s *SQL) MigrateUp(ctx context.Context) error {
 }
 
 // MigrateDown reverts the last migration. It refuses if data would be lost, if a migration was
-// interrupted, or if the versions are another program's. Without an applied migration it does nothing.
+// interrupted, or if the versions are another program's. Without an applied migration it does
+// nothing.
 //
 // Errors: ErrSchemaNew, ErrSchemaDirty, ErrSchemaUsed, ErrNoLocks.
 func (s *SQL) MigrateDown(ctx context.Context) error {
@@ -183,13 +194,9 @@ func (s *SQL) migrate(ctx context.Context, down bool, run func(context.Context, 
 // closingWith returns a dialler whose connections are closed when ctx ends, for drivers
 // that would otherwise wait for an answer forever.
 func closingWith(ctx context.Context, dial dialFunc) dialFunc {
-	return func(dialing context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(dialing, network, address)
-		if err == nil {
-			context.AfterFunc(ctx, func() { _ = conn.Close() })
-		}
-		return conn, err
-	}
+	return reporting(dial, func(_ context.Context, conn net.Conn) {
+		context.AfterFunc(ctx, func() { _ = conn.Close() })
+	})
 }
 
 // migrationError translates the library's errors into errors of this package.
@@ -205,8 +212,7 @@ func (s *SQL) migrationError(err error, latest uint) error {
 			ErrSchemaDirty, max(dirty.Version, 0))
 	case errors.As(err, &dirty):
 		return fmt.Errorf("%w: version %d is marked as interrupted, but this program's migrations either run as a whole or change nothing here. "+
-			"Find the version of the tables (migrations/%s), write it into schema_migrations, and set dirty to FALSE",
-			ErrSchemaDirty, max(dirty.Version, 0), s.dialect)
+			"To repair it, %s", ErrSchemaDirty, max(dirty.Version, 0), s.FixDirty())
 	case errors.Is(err, database.ErrLocked):
 		return fmt.Errorf("another migration has not ended within %v; if its process was killed, the server completes its last statement first: %w", migrationLockWait, err)
 	case errors.Is(err, os.ErrNotExist):

@@ -124,7 +124,7 @@ func TestMigrate_AnotherVersion(t *testing.T) {
 
 // TestMigrateDown_Dirty checks that a schema that is marked as dirty is not reverted, and that the
 // error tells the operator what to do. On PostgreSQL and SQLite no killed migration leaves such a
-// mark, so there the schema must not be migrated up either.
+// mark, so there the schema must not be migrated up either, and nothing may advise it.
 func TestMigrateDown_Dirty(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
@@ -134,6 +134,9 @@ func TestMigrateDown_Dirty(t *testing.T) {
 		if s.dialect == sqltx.MySQL {
 			delete(refusing, "MigrateUp")
 			says = "Run api migrate up first, which completes it, and then api migrate down"
+		}
+		if up := strings.Contains(s.FixDirty(), "migrate up"); up != (s.dialect == sqltx.MySQL) {
+			t.Errorf("the advice is: %s", s.FixDirty())
 		}
 		before := shape(t, s)
 		for _, version := range []int{3, database.NilVersion} {
@@ -566,8 +569,8 @@ func TestHoldUnused_Fails(t *testing.T) {
 	}
 }
 
-// TestWholeDriver_ClosesPool checks that the driver closes its pool, even if it cannot be opened, and
-// that the driver for MySQL does.
+// TestWholeDriver_ClosesPool checks that the driver, and the one for MySQL, close their pool. A
+// driver that cannot be opened must close it too.
 func TestWholeDriver_ClosesPool(t *testing.T) {
 	t.Parallel()
 	mustBeClosed := func(pool *sql.DB) {

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 
 	"github.com/golang-migrate/migrate/v4/database"
+
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 )
 
 // wholeDriver runs migrations on engines whose transactions include changes of tables: PostgreSQL
@@ -18,24 +20,24 @@ import (
 // version separately from the migration. For SQLite, they also need cgo or register a second driver
 // under our driver's name.
 type wholeDriver struct {
-	pool   *sql.DB
-	conn   *sql.Conn
-	begin  []string // begin the transaction, and wait for another process's transaction
-	exists string   // counts the tables named schema_migrations
-	lock   string   // format of the statement that keeps others from tables; empty: the transaction itself does so
-	locked atomic.Bool
-	failed bool // Unlock must roll back
+	pool    *sql.DB
+	conn    *sql.Conn
+	dialect sqltx.Dialect
+	begin   []string // begin the transaction, and wait for another process's transaction
+	lock    string   // format of the statement that keeps others from tables; empty: the transaction itself does so
+	locked  atomic.Bool
+	failed  bool // Unlock must roll back
 }
 
 var _ migrationDriver = (*wholeDriver)(nil)
 
 // newWholeDriver returns a driver that owns the pool.
-func newWholeDriver(pool *sql.DB, exists, lock string, begin ...string) (*wholeDriver, error) {
+func newWholeDriver(pool *sql.DB, dialect sqltx.Dialect, lock string, begin ...string) (*wholeDriver, error) {
 	conn, err := pool.Conn(context.Background())
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
-	return &wholeDriver{pool: pool, conn: conn, begin: begin, exists: exists, lock: lock}, nil
+	return &wholeDriver{pool: pool, conn: conn, dialect: dialect, begin: begin, lock: lock}, nil
 }
 
 // Open is part of database.Driver. It always fails: newWholeDriver creates the driver.
@@ -98,7 +100,7 @@ func (d *wholeDriver) SetVersion(version int, dirty bool) error {
 func (d *wholeDriver) Version() (version int, dirty bool, err error) {
 	ctx := context.Background()
 	var tables int
-	if err := d.conn.QueryRowContext(ctx, d.exists).Scan(&tables); err != nil || tables == 0 {
+	if err := d.conn.QueryRowContext(ctx, countTables[d.dialect], "schema_migrations").Scan(&tables); err != nil || tables == 0 {
 		return database.NilVersion, false, err
 	}
 	err = d.conn.QueryRowContext(ctx, "SELECT version, dirty FROM schema_migrations").Scan(&version, &dirty)

@@ -141,7 +141,8 @@ func mysqlHosts(config *driver.Config) (hosts []*driver.Config) {
 func mysqlVersion(ctx context.Context, config *driver.Config) (string, error) {
 	probe := config.Clone()
 	probe.Params = nil
-	probe.ReadTimeout, probe.WriteTimeout = 0, 0 // ctx bounds the connection: a read timeout that ended first would hide its error
+	// ctx bounds the connection: a read timeout that ended first would hide its error.
+	probe.ReadTimeout, probe.WriteTimeout = 0, 0
 	connector, err := mysqlConnector(probe)
 	if err != nil {
 		return "", err
@@ -180,12 +181,13 @@ func setMySQLState(config *driver.Config, version string) {
 	if sqltx.IsMariaDB(version) {
 		config.Params["check_constraint_checks"] = "1"
 	}
-	setDefault(config, "sql_mode", mysqlMode)
+	setDefault(config.Params, "sql_mode", mysqlMode)
 }
 
-func setDefault(config *driver.Config, name, value string) {
-	if _, ok := config.Params[name]; !ok {
-		config.Params[name] = value
+// setDefault sets a parameter unless it is set.
+func setDefault(parameters map[string]string, name, value string) {
+	if _, set := parameters[name]; !set {
+		parameters[name] = value
 	}
 }
 
@@ -199,7 +201,7 @@ func setMySQLBounds(config *driver.Config, version string) (idle time.Duration) 
 		config.WriteTimeout = ioTimeout
 	}
 	config.MultiStatements = config.InterpolateParams // safe, because no statement contains a caller's text
-	set := func(name, value string) { setDefault(config, name, value) }
+	set := func(name, value string) { setDefault(config.Params, name, value) }
 	set("innodb_lock_wait_timeout", wholeSeconds(lockWait))
 	if config.Params["innodb_lock_wait_timeout"] == "0" { // with 0, MariaDB fails a SKIP LOCKED that finds a locked row (error 1180 on 10.11)
 		config.Params["innodb_lock_wait_timeout"] = "1"

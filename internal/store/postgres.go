@@ -36,7 +36,7 @@ func openPostgres(ctx context.Context, rawURL string) (*SQL, error) {
 
 	sessions := config.Copy()
 	for name, value := range postgresBounds {
-		sessions.RuntimeParams[name] = orDefault(sessions.RuntimeParams, name, value)
+		setDefault(sessions.RuntimeParams, name, value)
 	}
 	sessions.RuntimeParams["standard_conforming_strings"] = "on"
 	sessions.DialFunc = boundAnswers(config.DialFunc, answerBound(sessions.RuntimeParams["statement_timeout"]))
@@ -74,7 +74,7 @@ func postgresConfig(rawURL string) (*pgx.ConnConfig, error) {
 		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	config.DialFunc = postgresDialer().DialContext
-	config.RuntimeParams["application_name"] = orDefault(config.RuntimeParams, "application_name", "holdfast")
+	setDefault(config.RuntimeParams, "application_name", "holdfast")
 	return config, nil
 }
 
@@ -173,13 +173,6 @@ func postgresDuration(value string) (time.Duration, error) {
 	return time.ParseDuration(value)
 }
 
-func orDefault(parameters map[string]string, name, value string) string {
-	if set, ok := parameters[name]; ok {
-		return set
-	}
-	return value
-}
-
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (migrationDriver, error) {
@@ -201,7 +194,7 @@ func postgresMigrations(ctx context.Context, config *pgx.ConnConfig) (migrationD
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
-	return newWholeDriver(pool, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = CURRENT_SCHEMA() AND table_name = 'schema_migrations'",
+	return newWholeDriver(pool, sqltx.Postgres,
 		"LOCK TABLE %s IN ACCESS EXCLUSIVE MODE",
 		"BEGIN ISOLATION LEVEL READ COMMITTED",
 		// The server then ends the statement of a killed process soon, which nobody would commit.

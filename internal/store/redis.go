@@ -18,8 +18,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 // Bounds of the connections to Redis.
@@ -57,17 +55,19 @@ func OpenRedis(ctx context.Context, rawURL string) (redis.UniversalClient, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	for try := 1; ; try++ {
-		err := client.Ping(ctx).Err()
-		if err == nil {
-			return client, nil
-		}
-		// On a busy machine, connecting may take longer than the bound of a call.
-		if timeout := net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() || retry.Sleep(ctx, retry.Jitter(10*time.Millisecond, try)) != nil {
-			client.Close()
-			return nil, fmt.Errorf("connecting to %s: %w", target, err)
-		}
+	ping := func(ctx context.Context) error { return client.Ping(ctx).Err() }
+	if err := awaitAnswer(ctx, ping, isTimeout); err != nil {
+		client.Close()
+		return nil, fmt.Errorf("connecting to %s: %w", target, err)
 	}
+	return client, nil
+}
+
+// isTimeout reports whether a call has not ended in its time. On a busy machine, connecting may
+// take longer.
+func isTimeout(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
 }
 
 // NewRedis returns a client as OpenRedis does, but does not wait for the Redis to answer.
@@ -220,28 +220,12 @@ func sentinelRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClie
 	if err != nil {
 		return nil, "", err
 	}
-	password, _ := u.User.Password()
-	return redis.NewFailoverClient(&redis.FailoverOptions{
-		MasterName:            master,
-		SentinelAddrs:         sentinels,
-		SentinelUsername:      query.Get("sentinel_username"),
-		SentinelPassword:      query.Get("sentinel_password"),
-		Username:              u.User.Username(),
-		Password:              password,
-		DB:                    db,
-		TLSConfig:             security,
-		MaxRetries:            -1,
-		DialTimeout:           redisDialTimeout,
-		DialerRetries:         1,
-		ReadTimeout:           redisTimeout,
-		WriteTimeout:          redisTimeout,
-		ContextTimeoutEnabled: true,
-		PoolSize:              redisPoolSize,
-		MaxActiveConns:        redisPoolSize,
-		ConnMaxIdleTime:       connectionIdle,
-		ConnMaxLifetime:       connectionLife,
-		DisableIdentity:       true,
-	}), fmt.Sprintf("Redis master %s through the Sentinels at %s", master, strings.Join(sentinels, ", ")), nil
+	options := boundedRedis(u, sentinels, security)
+	options.MasterName = master
+	options.SentinelUsername = query.Get("sentinel_username")
+	options.SentinelPassword = query.Get("sentinel_password")
+	options.DB = db
+	return redis.NewFailoverClient(options.Failover()), fmt.Sprintf("Redis master %s through the Sentinels at %s", master, strings.Join(sentinels, ", ")), nil
 }
 
 func clusterRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClient, string, error) {
@@ -260,28 +244,35 @@ func clusterRedis(u *url.URL, secure bool, hosts []string) (redis.UniversalClien
 	if err != nil {
 		return nil, "", err
 	}
+	options := boundedRedis(u, nodes, security)
+	options.Dialer = noRetryDialer(security)
+	options.MaxRedirects = maxRedirects
+	options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	cluster := options.Cluster()
+	cluster.ClusterStateReloadInterval = slotsRefreshInterval
+	return redis.NewClusterClient(cluster), "Redis Cluster at " + strings.Join(nodes, ", "), nil
+}
+
+// boundedRedis returns the options of a client of Sentinels or of a cluster, with its bounds.
+func boundedRedis(u *url.URL, addrs []string, security *tls.Config) *redis.UniversalOptions {
 	password, _ := u.User.Password()
-	return redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs:                      nodes,
-		Username:                   u.User.Username(),
-		Password:                   password,
-		TLSConfig:                  security,
-		Dialer:                     noRetryDialer(security),
-		MaxRedirects:               maxRedirects,
-		MaxRetries:                 -1,
-		DialTimeout:                redisDialTimeout,
-		DialerRetries:              1,
-		ReadTimeout:                redisTimeout,
-		WriteTimeout:               redisTimeout,
-		ContextTimeoutEnabled:      true,
-		PoolSize:                   redisPoolSize,
-		MaxActiveConns:             redisPoolSize,
-		ConnMaxIdleTime:            connectionIdle,
-		ConnMaxLifetime:            connectionLife,
-		ClusterStateReloadInterval: slotsRefreshInterval,
-		DisableIdentity:            true,
-		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}), "Redis Cluster at " + strings.Join(nodes, ", "), nil
+	return &redis.UniversalOptions{
+		Addrs:                 addrs,
+		Username:              u.User.Username(),
+		Password:              password,
+		TLSConfig:             security,
+		MaxRetries:            -1,
+		DialTimeout:           redisDialTimeout,
+		DialerRetries:         1,
+		ReadTimeout:           redisTimeout,
+		WriteTimeout:          redisTimeout,
+		ContextTimeoutEnabled: true,
+		PoolSize:              redisPoolSize,
+		MaxActiveConns:        redisPoolSize,
+		ConnMaxIdleTime:       connectionIdle,
+		ConnMaxLifetime:       connectionLife,
+		DisableIdentity:       true,
+	}
 }
 
 // parameters returns the URL's query and rejects unknown parameters.

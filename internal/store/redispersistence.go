@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -11,19 +12,14 @@ import (
 // log. It is empty if the server writes every order to disk before it answers. The client must not
 // be that of a cluster, which cannot queue.
 func QueueWarning(ctx context.Context, client redis.UniversalClient) string {
-	var (
-		address   string
-		persisted persistence
-	)
-	_ = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error { // fails only for a cluster
-		address, persisted = node.Options().Addr, readPersistence(ctx, node)
-		return nil
+	warnings, _ := askMasters(ctx, client, func(ctx context.Context, node *redis.Client) (string, error) { // fails only for a cluster
+		loses := readPersistence(ctx, node).loses()
+		if loses == "" {
+			return "", nil
+		}
+		return fmt.Sprintf("Redis at %s %s; with appendonly yes and appendfsync always it loses none", node.Options().Addr, loses), nil
 	})
-	loses := persisted.loses()
-	if loses == "" {
-		return ""
-	}
-	return fmt.Sprintf("Redis at %s %s; with appendonly yes and appendfsync always it loses none", address, loses)
+	return strings.Join(warnings, "; ") // there is one
 }
 
 // persistence has a server's settings of persistence. An empty field could not be read.

@@ -194,7 +194,9 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 	s.pool.SetConnMaxLifetime(connectionLife)
 	s.pool.SetConnMaxIdleTime(connectionIdle)
 	s.silence = migrationSilence
-	err := s.connect(ctx)
+	// Processes that open a new SQLite file at the same time all switch it to a write-ahead log.
+	// SQLite answers BUSY to all but one of them without waiting.
+	err := awaitAnswer(ctx, s.pool.PingContext, sqltx.IsRetryable)
 	if err == nil {
 		s.db, err = gorm.Open(dialector, &gorm.Config{
 			DisableAutomaticPing: true,
@@ -208,12 +210,11 @@ func (s *SQL) open(ctx context.Context, size int, dialector gorm.Dialector) (*SQ
 	return s, nil
 }
 
-// connect proves that the database answers. Processes that open a new SQLite file at the same time
-// all switch it to a write-ahead log. SQLite answers BUSY to all but one of them without waiting.
-func (s *SQL) connect(ctx context.Context) error {
+// awaitAnswer pings a server until it answers, or fails with an error that does not pass.
+func awaitAnswer(ctx context.Context, ping func(context.Context) error, passes func(error) bool) error {
 	for try := 1; ; try++ {
-		err := s.pool.PingContext(ctx)
-		if !sqltx.IsRetryable(err) || retry.Sleep(ctx, retry.Jitter(10*time.Millisecond, try)) != nil {
+		err := ping(ctx)
+		if err == nil || !passes(err) || retry.Sleep(ctx, retry.Jitter(10*time.Millisecond, try)) != nil {
 			return err
 		}
 	}
@@ -223,8 +224,8 @@ func (s *SQL) failed(doing string, err error) error {
 	return fmt.Errorf("%s %s: %w", doing, s.target, err)
 }
 
-// DB returns the pool as gorm wraps it. It has no prepared statements; statements are logged only if
-// they take over 1 s.
+// DB returns the pool as gorm wraps it. It has no prepared statements; statements are logged only
+// if they take over 1 s.
 func (s *SQL) DB() *gorm.DB { return s.db }
 
 // Pool returns the pool of connections, for its statistics.
@@ -258,11 +259,6 @@ func (s *SQL) LedgerID(ctx context.Context) (uuid.UUID, error) {
 		return uuid.Nil, s.failed("reading the ledger ID from", fmt.Errorf("table ledger has %d rows, not 1", len(ids)))
 	}
 	return ids[0], nil
-}
-
-// pairs runs a statement whose rows have two texts.
-func (s *SQL) pairs(ctx context.Context, query string) ([][2]string, error) {
-	return sqltx.ReadAll(ctx, s.Ledger(), func(pair *[2]string) []any { return []any{&pair[0], &pair[1]} }, query)
 }
 
 // LogTo sends slow statements to log instead of slog's default logger. Call it before the pool is

@@ -102,7 +102,7 @@ func openSQLite(ctx context.Context, path, synchronous string, query url.Values)
 		if err != nil {
 			return nil, err
 		}
-		return newWholeDriver(pool, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'schema_migrations'", "", "BEGIN IMMEDIATE")
+		return newWholeDriver(pool, sqltx.SQLite, "", "BEGIN IMMEDIATE")
 	}
 	if s.pool, err = sql.Open(sqlite.DriverName, sqliteDSN(path, synchronous, sqliteBusy, query)); err != nil {
 		return nil, s.failed("opening", err)

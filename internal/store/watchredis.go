@@ -57,25 +57,22 @@ type identity struct{ runID, role, replicationID string }
 func (w *watch) poll(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	var (
-		mu          sync.Mutex
-		current     = make(map[string]identity)
-		unreachable = make(map[string]bool)
-	)
-	_ = eachMaster(ctx, w.client, func(ctx context.Context, node *redis.Client) error { // an error means that no master has ever been known
+	type answer struct {
+		address string
+		id      identity
+		err     error
+	}
+	// An error means that no master has ever been known.
+	answers, _ := askMasters(ctx, w.client, func(ctx context.Context, node *redis.Client) (answer, error) {
 		id, err := identify(ctx, node)
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil {
-			unreachable[node.Options().Addr] = true
-			return nil
-		}
-		current[node.Options().Addr] = id
-		return nil
+		return answer{node.Options().Addr, id, err}, nil
 	})
-	for address := range unreachable {
-		if id, ok := w.known[address]; ok {
-			current[address] = id
+	current := make(map[string]identity)
+	for _, a := range answers {
+		if a.err == nil {
+			current[a.address] = a.id
+		} else if id, ok := w.known[a.address]; ok {
+			current[a.address] = id
 		}
 	}
 	// A master that has left counts too. A cluster makes it a replica, which keeps its scripts. It
@@ -117,23 +114,11 @@ func info(ctx context.Context, node *redis.Client, sections ...string) (map[stri
 	return fields, nil
 }
 
-// eachMaster calls f for every master of the client: for the masters of a
-// cluster concurrently.
-func eachMaster(ctx context.Context, client redis.UniversalClient, f func(context.Context, *redis.Client) error) error {
-	switch c := client.(type) {
-	case *redis.ClusterClient:
-		return c.ForEachMaster(ctx, f)
-	case *redis.Client:
-		return f(ctx, c)
-	}
-	return fmt.Errorf("a %T has no known masters", client)
-}
-
-// askMasters calls ask for every master, as eachMaster does, and returns the answers in any order.
-// If some calls fail, err is the error of one of them.
+// askMasters calls ask for every master of the client, for the masters of a cluster concurrently.
+// It returns the answers in any order. If some calls fail, err is the error of one of them.
 func askMasters[T any](ctx context.Context, client redis.UniversalClient, ask func(context.Context, *redis.Client) (T, error)) (answers []T, err error) {
 	var mu sync.Mutex
-	err = eachMaster(ctx, client, func(ctx context.Context, node *redis.Client) error {
+	each := func(ctx context.Context, node *redis.Client) error {
 		answer, err := ask(ctx, node)
 		if err != nil {
 			return err
@@ -142,7 +127,15 @@ func askMasters[T any](ctx context.Context, client redis.UniversalClient, ask fu
 		defer mu.Unlock()
 		answers = append(answers, answer)
 		return nil
-	})
+	}
+	switch c := client.(type) {
+	case *redis.ClusterClient:
+		err = c.ForEachMaster(ctx, each)
+	case *redis.Client:
+		err = each(ctx, c)
+	default:
+		err = fmt.Errorf("a %T has no known masters", client)
+	}
 	return answers, err
 }
 

@@ -213,9 +213,9 @@ func TestWatchRedis_Cluster(t *testing.T) {
 	testenv.Await(t, "the restart or failover is noticed", func() bool { return w.calls.Load() > before })
 }
 
-// TestWatchRedis_MasterLeaves checks that a master that has moved its slots to others counts as a change.
-// It becomes a replica and keeps its scripts. So if it is promoted later, it can run the generation
-// that was current when it left, even if it has lost writes.
+// TestWatchRedis_MasterLeaves checks that a master that has moved its slots to others counts as a
+// change. It becomes a replica and keeps its scripts. So if it is promoted later, it can run the
+// generation that was current when it left, even if it has lost writes.
 func TestWatchRedis_MasterLeaves(t *testing.T) {
 	t.Parallel()
 	cluster, ctx := testenv.OwnRedisCluster(t, 1), t.Context() // a master's first replica changes its replication ID

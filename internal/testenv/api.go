@@ -35,17 +35,11 @@ var anyCertificate = &http.Client{Transport: &http.Transport{TLSClientConfig: &t
 // until it is ready. A process builds it only once.
 func API(t T, args ...string) *APIServer {
 	t.Helper()
-	return Serve(t, "./cmd/api", args...)
+	return ServeFile(t, Build(t, "./cmd/api"), args...)
 }
 
-// Serve is API for any program of this module. The program must have the flag --listen, print
+// ServeFile is API for any program that is built. The program must have the flag --listen, print
 // "listening on http://host:port" (or https), or log it as cmd/api does, and answer GET /readyz.
-func Serve(t T, pkg string, args ...string) *APIServer {
-	t.Helper()
-	return ServeFile(t, Build(t, pkg), args...)
-}
-
-// ServeFile is Serve for a program that is built already.
 func ServeFile(t T, file string, args ...string) *APIServer {
 	t.Helper()
 	s := StartFile(t, file, args...)
@@ -61,14 +55,7 @@ func ServeFile(t T, file string, args ...string) *APIServer {
 	return s
 }
 
-// StartAPI is API without the wait, for a program that does not serve or cannot
-// start.
-func StartAPI(t T, args ...string) *APIServer {
-	t.Helper()
-	return StartFile(t, Build(t, "./cmd/api"), args...)
-}
-
-// StartFile is StartAPI for a program that is built already.
+// StartFile is ServeFile without the wait, for a program that does not serve or cannot start.
 func StartFile(t T, file string, args ...string) *APIServer {
 	t.Helper()
 	name := path.Base(file)
@@ -139,7 +126,14 @@ func (s *APIServer) Wait() int {
 
 // raceFlags are the flags of go build for the race detector, as in the Makefile, which explains
 // them.
-var raceFlags = []string{"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false"}
+var raceFlags = []string{
+	"-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=github.com/yuin/gopher-lua/...=-race=false",
+	"-gcflags=github.com/go-zookeeper/...=-race=false",
+}
+
+// module is the path of this module, by which the go command finds its programs in each of its
+// folders.
+const module = "github.com/holdfast-stock/holdfast"
 
 // build builds a program of this module and returns its path. It uses the race
 // detector if this program does.
@@ -147,10 +141,6 @@ var raceFlags = []string{"-race", "-gcflags=modernc.org/...=-race=false", "-gcfl
 // It keeps the last build in the user's cache folder. go build does not link a
 // program that is up to date.
 func build(pkg string, more []string) (string, error) {
-	root, err := moduleRoot()
-	if err != nil {
-		return "", err
-	}
 	folder, err := env.newBuildFolder()
 	if err != nil {
 		return "", err
@@ -166,8 +156,7 @@ func build(pkg string, more []string) (string, error) {
 		restoreBuild(kept, program)
 		defer keepBuild(kept, program)
 	}
-	command := exec.Command("go", append(append(args, more...), pkg)...)
-	command.Dir = root
+	command := exec.Command("go", append(append(args, more...), path.Join(module, pkg))...)
 	// If this process is killed, the go command ends with it. Its temporary files stay in the
 	// folder, and the cleaner removes them.
 	command.Env = append(os.Environ(), "GOTMPDIR="+folder)
@@ -210,24 +199,5 @@ func keepBuild(name, program string) {
 	if os.Link(program, link) == nil {
 		_ = os.Rename(link, filepath.Join(folder, name))
 		_ = os.Remove(link) // link still exists if both names were the same file
-	}
-}
-
-// moduleRoot returns the nearest folder with a go.mod: the working directory or
-// one above it.
-func moduleRoot() (string, error) {
-	folder, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
-			return folder, nil
-		}
-		up := filepath.Dir(folder)
-		if up == folder {
-			return "", errors.New("no go.mod above the working directory")
-		}
-		folder = up
 	}
 }

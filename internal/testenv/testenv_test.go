@@ -343,7 +343,7 @@ func TestAPI(t *testing.T) {
 	if code := api.Wait(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
-	if p := testenv.StartAPI(t, "--nope"); p.Wait() != 2 {
+	if p := testenv.StartFile(t, testenv.Build(t, "./cmd/api"), "--nope"); p.Wait() != 2 {
 		t.Errorf("exit code %d, want 2: %s", p.Wait(), p.Output())
 	}
 }
@@ -384,8 +384,8 @@ func TestMissingProgram(t *testing.T) {
 	}
 }
 
-// TestCannotStart starts a program that ends instead of serving. The test must end at once, with what
-// the program printed.
+// TestCannotStart starts a program that ends instead of serving. The test must end at once, with
+// what the program printed.
 func TestCannotStart(t *testing.T) {
 	t.Parallel()
 	f := &fakeT{T: t}

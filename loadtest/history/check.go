@@ -361,9 +361,9 @@ func (h *history) unfit(s *sale) (missing, fault string) {
 	return missing, fault
 }
 
-// stepsBack returns how a read of an order contradicts an earlier answer, or "". Every read after the
-// order was accepted must have the order. Its steps in a read must begin with those of each earlier
-// read, and include those of the calls that were accepted before.
+// stepsBack returns how a read of an order contradicts an earlier answer, or "". Every read after
+// the order was accepted must have the order. Its steps in a read must begin with those of each
+// earlier read, and include those of the calls that were accepted before.
 func (h *history) stepsBack(s *sale) string {
 	reads := h.reads[s.id]
 	for i, c := range reads {

@@ -109,8 +109,8 @@ func asked(request *http.Request) (c Call, ok bool) {
 	return c, true
 }
 
-// askedList returns the call that a request for a list makes. A list of one status, or a later page,
-// does not prove that an order is missing.
+// askedList returns the call that a request for a list makes. A list of one status, or a later
+// page, does not prove that an order is missing.
 func (c Call) askedList(query url.Values) (call Call, ok bool) {
 	if query.Has("status") || query.Has("after") {
 		return c, false
@@ -210,7 +210,8 @@ func (c *Call) readAnswer(text []byte) {
 		}
 	case Orders:
 		var page client.OrderPage
-		if json.Unmarshal(text, &page) == nil && page.Next == nil { // a list with further pages does not prove that an order is missing
+		// A list with further pages does not prove that an order is missing.
+		if json.Unmarshal(text, &page) == nil && page.Next == nil {
 			c.Found = page.Orders
 		} else {
 			c.Outcome = Unknown

@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -104,11 +104,11 @@ func resolveByWriting(ctx context.Context, s *Stage) Damage {
 			s.session(ctx, "B", l.db, readCommitted).do(ctx, fmt.Sprintf("INSERT INTO %s VALUES (2, 'B')", l.table))
 			break
 		}
-		if strings.Contains(err.Error(), "Duplicate entry") {
+		if sqltx.IsDuplicate(err) {
 			s.at("recovery", "the order is committed: its unit stays sold")
 			break
 		}
-		if !strings.Contains(err.Error(), "Lock wait timeout") { // the COMMIT is still under way: try again
+		if !sqltx.IsLockTimeout(err) { // the COMMIT is still under way: try again
 			s.check(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -168,13 +169,13 @@ func (c session) number(ctx context.Context, statement string) (number int, err 
 
 // sqlError shortens the errors that the experiments expect.
 func sqlError(err error) string {
-	switch text := err.Error(); {
-	case strings.Contains(text, "Lock wait timeout"):
+	switch {
+	case sqltx.IsLockTimeout(err):
 		return "error 1205: lock wait timeout"
-	case strings.Contains(text, "Duplicate entry"):
+	case sqltx.IsDuplicate(err):
 		return "error 1062: duplicate entry"
 	default:
-		return text
+		return err.Error()
 	}
 }
 

@@ -66,8 +66,7 @@ func (d dictionary) say(key string, args ...any) text {
 	return t
 }
 
-// counted returns the text for one, or the text for several. The latter begins with the number in
-// words.
+// counted returns the text for n things. Unless n is 1, the text begins with n in words.
 func (d dictionary) counted(key string, n int, one string) text {
 	if n == 1 {
 		return d.say(key+".1", one)

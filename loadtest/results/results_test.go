@@ -51,15 +51,14 @@ func TestRun(t *testing.T) {
 
 func TestRateText(t *testing.T) {
 	t.Parallel()
-	rate := func(n int) *int { return &n }
 	for _, test := range []struct {
 		result Result
 		want   string
 	}{
 		{Result{Rate: 500}, "500"},
-		{Result{Rate: 700, Highest: rate(700)}, "700"},
-		{Result{Rate: 50, Highest: rate(0)}, "< 50"},
-		{Result{Rate: MaxRate, Highest: rate(MaxRate)}, "≥ 200000"},
+		{Result{Rate: 700, Highest: new(700)}, "700"},
+		{Result{Rate: 50, Highest: new(0)}, "< 50"},
+		{Result{Rate: MaxRate, Highest: new(MaxRate)}, "≥ 200000"},
 	} {
 		if got := test.result.RateText(); got != test.want {
 			t.Errorf("%q, want %q", got, test.want)

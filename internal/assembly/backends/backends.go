@@ -97,17 +97,6 @@ func Table() []Entry {
 	}
 }
 
-// CheckAddress returns an error if the value of the named flag is invalid. The flag must belong to
-// one backend only. The error does not contain a password.
-func CheckAddress(flag, address string) error {
-	for _, e := range Table() {
-		if e.Flag == flag && e.check != nil {
-			return e.check(address)
-		}
-	}
-	return fmt.Errorf("no lock backend has the flag --%s", flag)
-}
-
 // Find returns the backend with the name.
 func Find(name string) (Entry, bool) {
 	for _, e := range Table() {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,8 +35,8 @@ func Vars(what string) map[string]string {
 	return map[string]string{"lock": Default, "locks": strings.Join(Names(), ", "), "locked": what}
 }
 
-// addresses returns the values of the flags that belong to one backend only, by flag.
-func (l *Flags) addresses() map[string]string {
+// Addresses returns the values of the flags that belong to one backend only, by flag.
+func (l *Flags) Addresses() map[string]string {
 	return map[string]string{"zookeeper": l.ZooKeeper, "etcd": l.Etcd, "redlock": l.Redlock}
 }
 
@@ -62,7 +60,7 @@ func (l *Flags) Check(needed bool, db string) error {
 	if l.Lease < minLease {
 		return fmt.Errorf("--lease: %v is shorter than %v", l.Lease, minLease)
 	}
-	addresses := l.addresses()
+	addresses := l.Addresses()
 	address, own := addresses[backend.Flag]
 	switch {
 	case needed && backend.Flag == "db" && !strings.HasPrefix(db, backend.Name):
@@ -70,12 +68,11 @@ func (l *Flags) Check(needed bool, db string) error {
 	case needed && own && address == "":
 		return fmt.Errorf("--%s: required with --lock %s", backend.Flag, l.Backend)
 	}
-	for _, flag := range slices.Sorted(maps.Keys(addresses)) {
-		if addresses[flag] == "" {
-			continue
-		}
-		if err := CheckAddress(flag, addresses[flag]); err != nil {
-			return AddressError{flag, err}
+	for _, e := range Table() {
+		if address := addresses[e.Flag]; address != "" {
+			if err := e.check(address); err != nil {
+				return AddressError{e.Flag, err}
+			}
 		}
 	}
 	return nil

@@ -2,12 +2,12 @@ package rush
 
 import (
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/holdfast-stock/holdfast/internal/console"
 )
@@ -129,30 +129,21 @@ var errMalformed = errors.New("the body must be exactly one JSON object")
 // decode reads the settings. Missing settings get their defaults.
 func decode(body io.Reader) (Settings, error) {
 	settings := Defaults()
-	decoder := json.NewDecoder(body)
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&settings); err != nil {
-		return settings, decodeError(err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return settings, decodeError(err)
-	}
-	return settings, nil
-}
-
-func decodeError(err error) error {
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return tooLarge
-	}
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-		return Invalid{{Field: wrong.Field, Detail: "must be a " + map[bool]string{true: "string", false: "whole number"}[wrong.Field == "strategy"]}}
-	}
-	if err != nil {
-		if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok { // the json package has no type for this error
-			return Invalid{{Field: strings.Trim(field, `"`), Detail: "is not known"}}
+	err := json.UnmarshalRead(body, &settings, json.RejectUnknownMembers(true))
+	if wrong, ok := errors.AsType[*json.SemanticError](err); ok && wrong.JSONPointer != "" {
+		field, detail := wrong.JSONPointer.LastToken(), "must be a whole number"
+		switch {
+		case errors.Is(wrong, json.ErrUnknownName):
+			detail = "is not known"
+		case field == "strategy":
+			detail = "must be a string"
 		}
+		return settings, Invalid{{Field: field, Detail: detail}}
 	}
-	return errMalformed
+	if err != nil && !errors.As(err, new(*http.MaxBytesError)) {
+		err = errMalformed
+	}
+	return settings, err
 }
 
 // writeError answers a request that failed with err.

@@ -57,8 +57,6 @@ func newRun(ctx context.Context, o Options, tell func(Progress), spec assembly.S
 	return r
 }
 
-func (r *run) stop() { r.cancel() }
-
 // over reports whether the run is over and its stores are removed.
 func (r *run) over() bool {
 	r.mu.Lock()

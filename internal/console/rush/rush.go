@@ -222,7 +222,7 @@ func (r *Runner) Stop(ctx context.Context) (Progress, error) {
 	if last == nil {
 		return Progress{}, ErrNoRun
 	}
-	last.stop()
+	last.cancel()
 	select {
 	case <-last.done:
 	case <-ctx.Done():

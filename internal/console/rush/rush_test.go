@@ -183,8 +183,8 @@ func TestStrategies(t *testing.T) {
 				answered := p.Failed == 0 || spec.NeedsLock()
 				proves = answered && (!oversells(spec) || p.Oversold > 0) || !oversells(spec) && p.Oversold > 0
 			}
-			// On a busy machine a client may wait for a lock too long, and is answered busy. The run
-			// may end before all units are sold, and Detail then says so.
+			// On a busy machine a client may wait for a lock too long, and is answered busy. The
+			// run may end before all units are sold, and Detail then says so.
 			failed := !spec.NeedsLock() && (p.Refused != int64(s.Clients) || p.Failed != 0 || p.Detail != "")
 			if p.State != Ended || failed || p.Accepted != p.Sold || p.Available != s.Units-p.Sold ||
 				p.P50MS <= 0 || p.P99MS < p.P50MS || p.OrdersPerSecond <= 0 {
@@ -321,6 +321,7 @@ func TestBadRequests(t *testing.T) {
 		{"POST", ``, 400, "malformed"},
 		{"POST", `{} {}`, 400, "malformed"},
 		{"POST", `[]`, 400, "malformed"},
+		{"POST", `{"units":1,"units":2}`, 400, "malformed"},
 		{"POST", `{"strategy":"` + strings.Repeat("x", maxBody) + `"}`, 413, "too-large"},
 		{"PUT", `{}`, 405, "method-not-allowed"},
 		{"DELETE", ``, 409, "no-rush"},

@@ -1,10 +1,13 @@
 package load
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
@@ -90,11 +93,10 @@ func (a *Answer) readProblem() {
 
 // causeOf names the reason why there is no answer.
 func causeOf(err error) string {
-	text := err.Error()
 	switch {
-	case strings.Contains(text, "connection refused"):
+	case errors.Is(err, syscall.ECONNREFUSED):
 		return NoConnection
-	case strings.Contains(text, "deadline exceeded"):
+	case errors.Is(err, context.DeadlineExceeded):
 		return TimedOut
 	}
 	return NoAnswer

@@ -35,9 +35,9 @@ func NewClient(transport http.RoundTripper, options ...client.Option) *Client {
 	return c
 }
 
-// Observe calls begin with each request before it is sent. It calls the function that begin returned
-// when the answer has arrived or was given up. That answer has no Order and no Took. Call Observe
-// before the first request.
+// Observe calls begin with each request before it is sent. It calls the function that begin
+// returned when the answer has arrived or was given up. That answer has no Order and no Took. Call
+// Observe before the first request.
 func (c *Client) Observe(begin func(*http.Request) (end func(Answer))) { c.observe = begin }
 
 // At returns the public client of the service at the URL.

@@ -2,15 +2,16 @@ package load
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,7 +91,7 @@ func TestNoAnswer(t *testing.T) {
 		failure string
 		unknown bool
 	}{
-		{errors.New("connect: connection refused"), NoConnection, false},
+		{os.NewSyscallError("connect", syscall.ECONNREFUSED), NoConnection, false},
 		{context.DeadlineExceeded, TimedOut, true},
 		{io.EOF, NoAnswer, true},
 		{nil, NoAnswer, true}, // the answer is cut off

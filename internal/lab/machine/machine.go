@@ -4,8 +4,8 @@
 package machine
 
 import (
+	"cmp"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -56,18 +56,17 @@ func Listening(port int) []int {
 // listeningSockets returns the sockets that listen on the TCP port, by the names that
 // they have among the files of a process.
 func listeningSockets(port int) map[string]bool {
+	const listen = 0x0A
 	sockets := make(map[string]bool)
-	local := fmt.Sprintf(":%04X", port)
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, _ := os.ReadFile(table)
-		for line := range strings.Lines(string(text)) {
-			if !strings.Contains(line, local) { // cheap test that excludes most lines: there may be thousands
-				continue
-			}
-			fields := strings.Fields(line) // sl, local address, remote address, state, five more, inode
-			const listen = "0A"
-			if len(fields) > 9 && fields[3] == listen && strings.HasSuffix(fields[1], local) {
-				sockets["socket:["+fields[9]+"]"] = true
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return sockets
+	}
+	for _, read := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} {
+		lines, _ := read()
+		for _, line := range lines {
+			if line.St == listen && line.LocalPort == uint64(port) {
+				sockets[fmt.Sprintf("socket:[%d]", line.Inode)] = true
 			}
 		}
 	}
@@ -101,12 +100,9 @@ func ResidentMiB(pid int) float64 {
 // Describe names the processor, the number of cores, the system and Go's version.
 func Describe() string {
 	model := "unknown CPU"
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(info)) {
-			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-				model = strings.TrimSpace(value)
-				break
-			}
+	if proc, err := procfs.NewDefaultFS(); err == nil {
+		if info, err := proc.CPUInfo(); err == nil && len(info) > 0 {
+			model = cmp.Or(info[0].ModelName, model)
 		}
 	}
 	system := runtime.GOOS

@@ -32,8 +32,8 @@ func underLock(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []st
 }
 
 // cut decides the takes, and updates the stock rows and the claims. If refuse is false, it refuses
-// nothing for lack of stock, and the count may fall below 0. The rows must be stock rows without the
-// units in their parts. The caller must hold the row locks.
+// nothing for lack of stock, and the count may fall below 0. The rows must be stock rows without
+// the units in their parts. The caller must hold the row locks.
 func (rs rows) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take, refuse bool) ([]Decision, error) {
 	decisions, accepted, claims, err := rs.decide(ctx, tx, g, takes, refuse)
 	if err != nil || len(accepted) == 0 {

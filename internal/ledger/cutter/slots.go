@@ -94,8 +94,8 @@ func (c *slots) cut(ctx context.Context, tx *sqltx.Tx, g stock.Generation, slot 
 	return decisions, nil
 }
 
-// lockSlots locks all parts of the SKUs in whole, whose stock rows are rs. Of the other SKUs it
-// locks the slot, and adds it to rs. ErrConflict means that a slot no longer exists.
+// lockSlots locks all parts of the SKUs in whole, whose stock rows are rs. For each other SKU it
+// locks the slot and adds it to rs. ErrConflict means that a slot no longer exists.
 func (rs rows) lockSlots(ctx context.Context, tx *sqltx.Tx, skus, whole []stock.SKU, slot int) error {
 	for len(skus) > 0 { // in SKU order, with one statement for neighbours of a kind
 		isWhole := slices.Contains(whole, skus[0])

@@ -134,7 +134,7 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 	return decisions, nil
 }
 
-// pool describes a SKU's unit rows, as a transaction sees them that has locked the stock row.
+// pool describes a SKU's unit rows, as read by a transaction that has locked the stock row.
 type pool struct {
 	locked []any // numbers of the locked rows
 	enough bool  // as many rows are locked as are wanted; then held and next are not set

@@ -150,8 +150,8 @@ func TestReadOnly(t *testing.T) {
 	})
 }
 
-// TestOpen checks that MariaDB says whether a transaction is open, and PostgreSQL whether it has also
-// failed.
+// TestOpen checks that MariaDB says whether a transaction is open, and PostgreSQL whether it has
+// also failed.
 func TestOpen(t *testing.T) {
 	for name, test := range map[string]struct {
 		dbURL  string

@@ -442,7 +442,9 @@ var faults = map[string]fault{
 		[]string{"KilledHolder"},
 		func(l lock.Locker, client goredis.UniversalClient) lock.Locker {
 			return brokenLocker{sound: l, answer: func(ctx context.Context, name string, lease lock.Lease, err error) (lock.Lease, error) {
-				if err == nil { // written as another holder's key, because a renewal would give this holder's key an expiry again
+				// The key is another holder's: a renewal would give this holder's key an expiry
+				// again.
+				if err == nil {
 					_, err = client.TxPipelined(ctx, func(p goredis.Pipeliner) error {
 						p.Del(ctx, name)
 						p.HSet(ctx, name, "never", 1)

@@ -152,7 +152,8 @@ func orderBetweenProcesses(ctx context.Context, s Subject) error {
 	}
 	name := newName()
 	return s.grantsInOrder(ctx, name, func(i int) lock.Locker { return lockers[i] }, func(waiters int) error {
-		return s.waitForTraces(ctx, name, maxDelay, func(traces int) bool { return traces > waiters }) // the holder also leaves a trace
+		// The holder also leaves a trace.
+		return s.waitForTraces(ctx, name, maxDelay, func(traces int) bool { return traces > waiters })
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
-// waitingLocker is what LockAll needs of a lock.Locker.
+// waitingLocker is the part of lock.Locker that LockAll uses.
 type waitingLocker interface {
 	Lock(ctx context.Context, name string) (lock.Lease, error)
 }

@@ -40,7 +40,7 @@ func (rw *ReadWrite) RLock(ctx context.Context) (lock.Lease, error) {
 	return slot, nil
 }
 
-// Lock waits until it can have the lock alone, or ctx ends.
+// Lock waits until it holds the lock and no reader or other writer does, or until ctx ends.
 func (rw *ReadWrite) Lock(ctx context.Context) (*WriteLease, error) {
 	ctx = lock.WithOwner(ctx, "")
 	s := rw.slots

@@ -230,8 +230,8 @@ func TestNameOfSlots(t *testing.T) {
 	}
 }
 
-// confirmExtends checks that a held slot is confirmed for about a lease, and longer each time. A slot
-// that is unlocked or taken away must not be confirmed.
+// confirmExtends checks that a held slot is confirmed for about a lease, and longer each time. A
+// slot that is unlocked or taken away must not be confirmed.
 func confirmExtends(t *testing.T, r *rig) {
 	const lease = 10 * time.Second // a lease that all servers accept
 	slot := acquire(t, semaphore(t, r.openOn(t, r.addrs, lease), newName(), 1))

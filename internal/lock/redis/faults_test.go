@@ -216,8 +216,8 @@ func TestHandoverOfLostLock(t *testing.T) {
 	}
 }
 
-// TestTextIsRenewed checks that a text is listed for as long as its holder says, although the context
-// of Show has ended. A context that has ended also hides it.
+// TestTextIsRenewed checks that a text is listed for as long as its holder says, although the
+// context of Show has ended. A context that has ended also hides it.
 func TestTextIsRenewed(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, Options{Lease: time.Second})
@@ -344,8 +344,8 @@ func TestLeaseCountsFromTheRequest(t *testing.T) {
 	}
 }
 
-// TestStoppedWatchdog lets the timer of a grant fire just after its watchdog was stopped. It must not
-// renew the lease, because the lock is then being released.
+// TestStoppedWatchdog lets the timer of a grant fire just after its watchdog was stopped. It must
+// not renew the lease, because the lock is then being released.
 func TestStoppedWatchdog(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, Options{})

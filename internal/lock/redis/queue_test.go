@@ -143,8 +143,9 @@ func TestReleaseWakesOneWaiter(t *testing.T) {
 		lease = locktest.MustGrant(t, waiting[i]).Lease
 	}
 	locktest.MustUnlock(t, lease)
-	asks := int64(3)                                                // the last request follows the wake-up
-	asks += int64(time.Since(began) / (silentPings * pingInterval)) // a slow machine can seem silent, and the waiter then asks again
+	asks := int64(3) // the last request follows the wake-up
+	// A slow machine can seem silent, and the waiter then asks again.
+	asks += int64(time.Since(began) / (silentPings * pingInterval))
 	for i, r := range requests {
 		if n := r.n.Load(); n > asks {
 			t.Errorf("waiter %d asked %d times, want at most %d", i, n, asks)
@@ -232,8 +233,8 @@ func TestNextWaiterIsWoken(t *testing.T) {
 	})
 }
 
-// TestWokenWaiterGoesFirst requests a lock again that the same instance has just released to a
-// waiter of another instance. That waiter has not requested it yet.
+// TestWokenWaiterGoesFirst requests a lock that the same instance has just released. The release
+// has woken a waiter of another instance, which has not requested the lock yet.
 func TestWokenWaiterGoesFirst(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
@@ -256,8 +257,8 @@ func TestWokenWaiterGoesFirst(t *testing.T) {
 	locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // no waiter was woken this time
 }
 
-// TestPlacesExpire checks the queue after a refused request. The place of a dead waiter must have
-// ended, and so must the waiter's own one, if it has waited that long.
+// TestPlacesExpire checks that a request removes the expired place of a dead waiter, and that a
+// waiter whose own place has expired gets a new one.
 func TestPlacesExpire(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))

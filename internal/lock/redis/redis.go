@@ -4,10 +4,13 @@
 //
 //	NAME                              hash: UUID:NUMBER of the holder → 1; expires with the lease
 //	redisson_lock__channel:{NAME}     receives the message 0 at each release
-//	redisson_unlock_latch:{NAME}:UUID the holder that this instance released last, in case a release is sent again
+//	redisson_unlock_latch:{NAME}:UUID the holder that this instance released last, in case a release
+//	                                  is sent again
 //	holdfast_token:{NAME}             the last fencing token
-//	holdfast_queue:{NAME}             sorted set: UUID:NUMBER of the waiters, by the time of their first refusal
-//	holdfast_wake:UUID                receives the name of a lock for which this instance must ask again
+//	holdfast_queue:{NAME}             sorted set: UUID:NUMBER of the waiters, by the time of their
+//	                                  first refusal
+//	holdfast_wake:UUID                receives the name of a lock for which this instance must ask
+//	                                  again
 //
 // The numbers begin with 0, which distinguishes them from the thread IDs of Redisson.
 //
@@ -296,7 +299,7 @@ func (g *grant) cleanUp(ctx context.Context) {
 // releaseLater releases the grant once Redis answers again.
 func (g *grant) releaseLater() { g.backend.leftovers.Add(time.Now().Add(g.backend.lease), g.release) }
 
-// HandOver replaces g by another grant in one request.
+// HandOver replaces g with another grant in one request.
 func (g *grant) HandOver(ctx context.Context, lost func(error)) (lock.Grant, error) {
 	g.stopWatchdog()
 	next := g.backend.newGrant(g.name, lost)

@@ -274,8 +274,8 @@ func TestConnectionBreaksWhileSubscribing(t *testing.T) {
 	})
 }
 
-// TestServerIsGone makes a server accept no connection for ten seconds. A waiter that begins to wait
-// must ask again at once, because it may have missed a message.
+// TestServerIsGone makes a server accept no connection for ten seconds. A waiter that begins to
+// wait must ask again at once, because it may have missed a message.
 func TestServerIsGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// faulty returns a Locker, and the hooks that can make its requests to the servers fail. The requests
-// also pass through the other hooks.
+// faulty returns a Locker, and the hooks that can make its requests to the servers fail. The
+// requests also pass through the other hooks.
 func (s *servers) faulty(lease time.Duration, others ...goredis9.Hook) (l *Locker, hooks [3]faults.Hook) {
 	s.t.Helper()
 	var clients []goredis9.UniversalClient
@@ -60,7 +60,7 @@ func acquireUnwatched(t *testing.T, l *Locker) *grant {
 func TestUnansweredRequests(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)
-	l, hooks := s.faulty(locktest.LongLease)             // what is left must not expire during the test
+	l, hooks := s.faulty(locktest.LongLease)             // keys that are left behind must not expire during the test
 	locktest.MustUnlock(t, locktest.MustLock(t, l, "a")) // the clients are connected after this
 	arm := func(faulty ...faults.Fault) {
 		for _, h := range hooks[:2] {
@@ -170,8 +170,8 @@ func TestLateRenewal(t *testing.T) {
 	}
 }
 
-// TestCleanUpIsBounded checks that the requests of a clean-up have a deadline even if their caller has
-// none.
+// TestCleanUpIsBounded checks that the requests of a clean-up have a deadline even if their caller
+// has none.
 func TestCleanUpIsBounded(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)

@@ -207,8 +207,8 @@ func TestMajorityFrozen(t *testing.T) {
 }
 
 // TestCancelledRequestLeavesNothing cancels requests that have no answer yet. The lease is much
-// longer than the test, so that no key expires during it. The promise CancelledAtAnyMoment of package
-// locktest cancels requests at other moments.
+// longer than the test, so that no key expires during it. The promise CancelledAtAnyMoment of
+// package locktest cancels requests at other moments.
 func TestCancelledRequestLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)

@@ -129,7 +129,8 @@ func TestRequestFails(t *testing.T) {
 						mustBeClean(t, f, l)
 						return failed
 					}
-					// A waiter whose session breaks continues in another one, if the first had been opened.
+					// A waiter whose session breaks continues in another one, if the first had been
+					// opened.
 					if again := idle || name == "Lock" && kind == faults.Lost && n > 2; failed && !again {
 						t.Error("the request was granted")
 					}

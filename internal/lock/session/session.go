@@ -228,8 +228,8 @@ func (b *backend) take(ctx context.Context) (*session, error) {
 // a lease.
 func (b *backend) maxIdle() time.Duration { return b.lease / 2 }
 
-// takeIdle returns the session that was used last, or nil if there is none. The server may have ended
-// it during a pause of the process; then Acquire takes another one.
+// takeIdle returns the session that was used last, or nil if there is none. The server may have
+// ended it during a pause of the process; then Acquire takes another one.
 func (b *backend) takeIdle() *session {
 	b.mu.Lock()
 	defer b.mu.Unlock()

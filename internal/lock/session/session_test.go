@@ -109,8 +109,8 @@ func TestLeaseCountsFromTheRequest(t *testing.T) {
 	}
 }
 
-// TestConnectionIsKept makes a check of a lock fail whose session continues. If the holder has
-// requested the lock's connection, only Unlock may close it.
+// TestConnectionIsKept makes the check of a lock fail while its session continues. If the holder
+// has requested the lock's connection, only Unlock may close it.
 func TestConnectionIsKept(t *testing.T) {
 	t.Parallel()
 	for _, asked := range []bool{false, true} {
@@ -174,7 +174,8 @@ func TestConfirm(t *testing.T) {
 		lease := locktest.MustLock(t, f.locker(t), "a")
 		confirm := lease.(lock.Confirmer).Confirm
 		granted := time.Now()
-		if until, err := confirm(t.Context()); err != nil || time.Since(granted) > 0 || time.Until(until) != 2*time.Second*2/3 { // two thirds of the lease
+		// A confirmation holds for two thirds of the lease.
+		if until, err := confirm(t.Context()); err != nil || time.Since(granted) > 0 || time.Until(until) != 2*time.Second*2/3 {
 			t.Errorf("confirmed for %v: %v", time.Until(until), err)
 		}
 		time.Sleep(time.Minute) // in the bubble's time: the checks continue

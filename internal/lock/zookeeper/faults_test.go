@@ -235,7 +235,7 @@ var harmless = map[string][]int32{"TryLock of a held lock": {opExists, opDelete}
 
 // ways are the ways in which a request fails, and the errors that report it.
 var ways = map[string]struct {
-	way   way // nil: the request waits until the operation has returned, whose context ends
+	way   way // nil: the operation's context ends, and the request waits until it has returned
 	again bool
 	want  []error
 }{
@@ -441,8 +441,8 @@ func TestFindNodeSyncsFirst(t *testing.T) {
 	f.mustSettle("Release")
 }
 
-// TestSyncsFirst makes the first request of operations fail whose answer must not be out of date.
-// With that request, the server must catch up with the leader.
+// TestSyncsFirst checks that operations whose answer must not be out of date begin with a request
+// that makes the server catch up with the leader. The test makes that request fail.
 func TestSyncsFirst(t *testing.T) {
 	t.Parallel()
 	other := newOther(t)

@@ -2,8 +2,9 @@
 // fills, adjusts and reads them, and ends takes. A gate is built on a Counter, and decides how
 // units are taken from it. A ledger has three keys in Redis:
 //
-//	holdfast:{LEDGERID}:count    hash: SKU → `EPOCH AVAILABLE IN_FLIGHT CHANGE FENCE`: units available, units in
-//	                             flight, the number of the last change, the greatest fencing token seen
+//	holdfast:{LEDGERID}:count    hash: SKU → `EPOCH AVAILABLE IN_FLIGHT CHANGE FENCE`: units
+//	                             available, units in flight, the number of the last change, the
+//	                             greatest fencing token seen
 //	holdfast:{LEDGERID}:flight   hash: `SKU ORDERID` → record of the take in flight
 //	holdfast:{LEDGERID}:burned   sorted set: `SKU TAKEID`, scored by the time at which it was burned
 //
@@ -18,10 +19,12 @@
 // A ledger whose orders are queued has two more keys. They need one server for all SKUs, so a
 // cluster has none. See Journal.
 //
-//	holdfast:{LEDGERID}:journal   stream: the IDs of the queued orders, in the order of their arrival
-//	holdfast:{LEDGERID}:queued    hash: ORDERID → `STREAMID TAKEID EPOCH,EPOCH BUYER SKU=UNITS,SKU=UNITS [TRACE] MICROSECONDS`:
-//	                              the order's place in the stream, its take with the epoch of each line, the whole
-//	                              order, its trace if there is one, and the time at which it was queued
+//	holdfast:{LEDGERID}:journal   stream: the IDs of the queued orders, in order of arrival
+//	holdfast:{LEDGERID}:queued    hash: ORDERID → `STREAMID TAKEID EPOCH,EPOCH BUYER
+//	                              SKU=UNITS,SKU=UNITS [TRACE] MICROSECONDS`: the order's place in
+//	                              the stream, its take with the epoch of each line, the whole
+//	                              order, its trace if there is one, and the time at which it was
+//	                              queued
 //
 // A record reads `TAKEID UNITS EPOCH MICROSECONDS BUYER SKU=UNITS,SKU=UNITS`. It has the units of
 // this SKU, the epoch of their count, the time at which Redis cut them, and the whole order. So

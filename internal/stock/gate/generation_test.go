@@ -195,8 +195,8 @@ func TestRecordsOfAnEarlierGeneration(t *testing.T) {
 	})
 }
 
-// TestInFlight_ClockSetBack checks that recovery and the counting of units in flight find a take that
-// was cut before Redis's clock was set back by an hour.
+// TestInFlight_ClockSetBack checks that recovery and the counting of units in flight find a take
+// that was cut before Redis's clock was set back by an hour.
 func TestInFlight_ClockSetBack(t *testing.T) {
 	t.Parallel()
 	eachGate(t, func(t *testing.T, client redis.UniversalClient, open func() counted) {

@@ -25,8 +25,9 @@ const scanRecords, scanKeys = 500, 1000
 
 // InFlight lists up to limit takes of the SKUs, in no particular order. Each take is listed once,
 // with all its lines, and with the units of its records of these SKUs. InFlight scans all records
-// in bounded steps. It may miss or list a take that begins or ends meanwhile. If it fails, it
-// returns an error and the takes that it could read.
+// in bounded steps. It may miss or list a take that begins or ends meanwhile. It leaves out
+// unreadable records, whose units only a refill returns; ScanInFlight reports them. If InFlight
+// fails, it returns an error and the takes that it could read.
 func (c *Counter) InFlight(ctx context.Context, limit int, skus ...stock.SKU) ([]stock.Take, error) {
 	names := c.layout.segmentsOf(skus...)
 	wanted := make(map[stock.SKU]bool, len(names))
@@ -52,7 +53,7 @@ type listing struct {
 	olderThan time.Duration      // minimum age of the takes, by Redis's clock
 	queued    bool               // include takes of queued orders
 	limit     int                // maximum number of takes
-	wanted    map[stock.SKU]bool // SKUs of the takes; nil: any SKU
+	wanted    map[stock.SKU]bool // SKUs of the takes, without unreadable records; nil: any SKU
 	at        map[takeID]int     // index of each take in takes: a take has a record for each line
 	takes     []stock.Take
 }
@@ -70,7 +71,10 @@ func (l *listing) add(field, record string) error {
 		return nil
 	}
 	t, err := parseRecord(order, record)
-	if err != nil {
+	switch {
+	case err != nil && l.wanted != nil:
+		return nil
+	case err != nil:
 		return fmt.Errorf("SKU %s, record of order %q: %w", sku, order, err)
 	}
 	id := takeID{t.OrderID, t.TakeID}

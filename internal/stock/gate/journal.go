@@ -162,8 +162,9 @@ func parseEntry(order, text string) (stock.Take, error) {
 }
 
 // Open prepares Redis to deliver orders to the consumer. It creates the consumer group. It returns
-// an error if the server lacks XAUTOCLAIM, the newest command that the journal needs (Redis 6.2). It
-// also returns one if the user may not use a command that a script calls after it has changed counts.
+// an error if the server lacks XAUTOCLAIM, the newest command that the journal needs (Redis 6.2).
+// It also returns one if the user may not use a command that a script calls after it has changed
+// counts.
 func (j *Journal) Open(ctx context.Context, consumer string) error {
 	if err := j.createGroup(ctx); err != nil {
 		return err
@@ -190,7 +191,8 @@ func (j *Journal) Open(ctx context.Context, consumer string) error {
 // Read delivers up to limit new orders to the consumer. If there are none, it waits for one, at
 // most for wait. If it fails, it returns an error and the orders that it could read.
 func (j *Journal) Read(ctx context.Context, consumer string, limit int, wait time.Duration) ([]stock.Take, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(wait, 0)+callTimeout) // without the bound, a frozen server would block the call for longer
+	// Without the bound, a frozen server would block the call for longer.
+	ctx, cancel := context.WithTimeout(ctx, max(wait, 0)+callTimeout)
 	defer cancel()
 	streams, err := j.client.XReadGroup(ctx, &redis.XReadGroupArgs{
 		Group: consumers, Consumer: consumer, Streams: []string{j.journal, ">"},
@@ -327,8 +329,8 @@ func (j *Journal) forget(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// Redeliver adds orders to the stream again whose message is missing there, because the stream or a
-// part of it was deleted. These orders are then delivered again. It returns their number. It
+// Redeliver adds a message for each queued order that has none in the stream, because the stream or
+// a part of it was deleted. These orders are then delivered again. It returns their number. It
 // searches for them only if there are more orders than messages.
 func (j *Journal) Redeliver(ctx context.Context) (orders int, err error) {
 	size, err := j.measure(ctx)

@@ -252,7 +252,8 @@ func TestOneConsumer(t *testing.T) {
 	}
 	var instances [2]countedQueue
 	for i := range instances {
-		instances[i] = queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), between) // a lease that ends only advises
+		// A lease may end early, because it only advises.
+		instances[i] = queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), between)
 		t.Cleanup(instances[i].Close)
 	}
 	fill(t, instances[0], "a", 1, 1_000_000)
@@ -325,8 +326,8 @@ func TestTurnEnds(t *testing.T) {
 }
 
 // TestTurnEnds_UnitsUnknown checks that an instance without a turn refuses no take because of the
-// units that it knew of before: others may have returned some since. Takes that were refused with their
-// queue must no longer claim units.
+// units that it knew of before: others may have returned some since. Takes that were refused with
+// their queue must no longer claim units.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -514,6 +515,18 @@ func TestLeasesUnavailable(t *testing.T) {
 		if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errNoLeases) {
 			t.Errorf("%s: got %v", call, err)
 		}
+	}
+}
+
+// TestClosedQueue checks that a call after Close is refused, and starts no consumer: Close may still
+// wait for the others.
+func TestClosedQueue(t *testing.T) {
+	t.Parallel()
+	asked := new(atomic.Int64)
+	queues := newQueues(noLeases{asked: asked}, time.Minute)
+	queues.close()
+	if _, err := queues.Lock(t.Context(), "a"); !errors.Is(err, stock.ErrBusy) || asked.Load() > 0 {
+		t.Errorf("%v, and leases were asked for %d times", err, asked.Load())
 	}
 }
 

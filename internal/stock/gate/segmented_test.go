@@ -384,7 +384,8 @@ func TestGatherGivesUp(t *testing.T) {
 	if _, err := g.Take(t.Context(), d); !errors.Is(err, stock.ErrBusy) {
 		t.Errorf("%d parts: %v", len(d.Lines)*MaxSegments, err)
 	}
-	g.inner = intercepted{g.inner, func(d stock.Deduction) error { return stock.Refuse(d.Lines[0].SKU, stock.ErrSoldOut) }} // sold before the take gets them
+	// The units are sold before the take gets them.
+	g.inner = intercepted{g.inner, func(d stock.Deduction) error { return stock.Refuse(d.Lines[0].SKU, stock.ErrSoldOut) }}
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) {
 		t.Errorf("changing counts: %v", err)
 	}

@@ -40,6 +40,7 @@ type queues struct {
 	consumers sync.WaitGroup
 	mu        sync.Mutex
 	byName    map[string]*queue // queues with a consumer, by the name of the SKU's lock
+	closed    bool
 }
 
 // queue has the calls that wait for one SKU. The mutex of queues guards it.
@@ -83,8 +84,12 @@ func newQueues(leases OwnedLocker, wait time.Duration) *queues {
 	return &queues{leases: leases, wait: wait, length: maxTurn, byName: make(map[string]*queue)}
 }
 
-// close waits for the consumers and closes the leases. No call may be waiting.
+// close waits for the consumers and closes the leases. Later calls, as those of requests that were
+// cut off, are refused.
 func (qs *queues) close() {
+	qs.mu.Lock()
+	qs.closed = true
+	qs.mu.Unlock()
 	qs.consumers.Wait()
 	_ = qs.leases.Close()
 }
@@ -128,6 +133,9 @@ var errNoRoom = errors.New("the units left are taken by the calls that wait")
 func (qs *queues) enter(w *waiter) error {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
+	if qs.closed {
+		return fmt.Errorf("%w: the queues are closed", stock.ErrBusy)
+	}
 	q := qs.byName[w.name]
 	if q == nil {
 		q = &queue{name: w.name, arrived: make(chan struct{}, 1)}

@@ -1,7 +1,9 @@
 // Package gatetest checks that a gate and its counter keep the promises of gate.Gate and
-// gate.Counter. One line runs all checks:
+// gate.Counter. One call runs all checks:
 //
-//	gatetest.Run(t, gatetest.Gates{Instances: []gatetest.Gate{a, b}, Empty: empty, LoseCount: loseCount})
+//	gatetest.Run(t, gatetest.Gates{
+//		Instances: []gatetest.Gate{a, b}, Empty: empty, LoseCount: loseCount,
+//	})
 package gatetest
 
 import (

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// Start starts a Chromium, in English, which ends with the test. It returns the context
-// of its first page, from which chromedp opens others.
+// Start starts Chromium in English, and ends it after the test. It returns the context of its first
+// page, from which chromedp opens others.
 func Start(t *testing.T) context.Context {
 	t.Helper()
 	folder := testenv.Folder(t, "chromium") // Chromium is killed at the end, so it leaves its files behind

@@ -13,8 +13,8 @@ import (
 const crowd = 16
 
 // rush lets each buyer of the crowd cut deductions until one is refused as sold
-// out or by the buyer limit, at most the given number of turns. It returns the units accepted of each
-// SKU.
+// out or by the buyer limit, at most the given number of turns. It returns the units accepted of
+// each SKU.
 func (t *trial) rush(turns int, next func(i int) stock.Take) map[stock.SKU]int64 {
 	var (
 		mu   sync.Mutex

@@ -33,7 +33,7 @@ func OpenSessions(rawURL string, onDial ...func(context.Context, net.Conn)) (*sq
 type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // reporting returns a dialFunc that calls each onDial with every new connection.
-func reporting(dial dialFunc, onDial []func(context.Context, net.Conn)) dialFunc {
+func reporting(dial dialFunc, onDial ...func(context.Context, net.Conn)) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
@@ -67,7 +67,7 @@ func mysqlSessionConnector(u *url.URL, hosts []string, onDial []func(context.Con
 	}
 	config.ReadTimeout, config.WriteTimeout = 0, 0
 	config.MultiStatements = true // safe, because no statement contains a caller's text
-	config.DialFunc = reporting(new(net.Dialer).DialContext, onDial)
+	config.DialFunc = reporting(new(net.Dialer).DialContext, onDial...)
 	return mysqlConnector(config)
 }
 
@@ -77,6 +77,6 @@ func postgresSessionConnector(rawURL string, onDial []func(context.Context, net.
 		return nil, err
 	}
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may lose prepared statements before the backend detects it
-	config.DialFunc = reporting(config.DialFunc, onDial)
+	config.DialFunc = reporting(config.DialFunc, onDial...)
 	return stdlib.GetConnector(*config), nil
 }
