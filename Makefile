@@ -33,7 +33,7 @@ PACKAGES = ./loadtest ./cmd/api ./internal/store ./internal/protocol ./internal/
 # (docs/decisions/0021-what-a-lock-backend-does.md), the tests of the models, which have no
 # goroutines, and the parser of Go, which only tests use.
 RACE = -race -gcflags=modernc.org/...=-race=false -gcflags=github.com/yuin/gopher-lua/...=-race=false \
-	-gcflags=github.com/go-zookeeper/...=-race=false -gcflags=./internal/model=-race=false -gcflags=go/...=-race=false
+	-gcflags=github.com/go-zookeeper/...=-race=false -gcflags=./internal/modelcheck=-race=false -gcflags=go/...=-race=false
 ARGS ?=
 
 # A program with the race detector sleeps for a second at exit by default. The files

@@ -130,8 +130,7 @@ func (l *lab) sold(ctx context.Context, sku string) (units int64, err error) {
 // gateKeys are the Redis keys in which the gate keeps one SKU.
 type gateKeys struct {
 	ledger     string // beginning of every key
-	sku        string
-	cluster    bool // each name has its own keys
+	cluster    bool   // each name has its own keys
 	generation int64
 	names      []string // names under which the counts of the generation are kept: the SKU or its segments
 }
@@ -142,7 +141,7 @@ func (l *lab) gateOf(ctx context.Context, sku string) (g gateKeys, err error) {
 		return g, err
 	}
 	_, cluster := l.redis.(*redis.ClusterClient)
-	g = gateKeys{ledger: "holdfast:{" + id.String(), sku: sku, cluster: cluster, names: []string{sku}}
+	g = gateKeys{ledger: "holdfast:{" + id.String(), cluster: cluster, names: []string{sku}}
 	generation, err := l.redis.Get(ctx, g.ledger+"}:generation").Result()
 	if errors.Is(err, redis.Nil) {
 		return g, nil

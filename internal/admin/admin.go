@@ -192,9 +192,9 @@ func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.
 func (a *Admin) adminError(err error) error {
 	switch {
 	case errors.Is(err, stock.ErrUnavailable), errors.Is(err, stock.ErrBelowSold), errors.Is(err, stock.ErrKindFixed), errors.Is(err, stock.ErrHours),
-		errors.Is(err, stock.ErrBusy), errors.Is(err, stock.ErrSuperseded):
+		errors.Is(err, stock.ErrSuperseded):
 		return err
-	case stock.NothingTaken(err):
+	case stock.NothingTaken(err): // ErrBusy, too
 		return stock.Busy(err)
 	default:
 		return fmt.Errorf("%w: %w", stock.ErrUnavailable, err)

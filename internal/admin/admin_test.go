@@ -1,13 +1,16 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
@@ -51,6 +54,13 @@ func stocked(withGate bool, sold int64) *shop {
 		s.gate.filled, s.gate.available = true, 10-sold
 	}
 	return s
+}
+
+// logging returns what the Admin logs from now on.
+func (s *shop) logging() *bytes.Buffer {
+	log := new(bytes.Buffer)
+	s.log = slog.New(slog.NewTextHandler(log, nil))
+	return log
 }
 
 func (s *shop) call(name string) { s.calls = append(s.calls, name) }
@@ -261,6 +271,9 @@ func (r *fakeReconciler) Deliver(_ context.Context, sku stock.SKU) error {
 }
 
 func (r *fakeReconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
+	if r.gate != nil && t.Epoch(0) != 1 {
+		r.call("without the receipt")
+	}
 	r.call("end")
 	if out.Unknown() {
 		out = r.resolved
@@ -306,9 +319,13 @@ func TestCreate(t *testing.T) {
 	for _, fault := range []error{nil, errUnreachable} {
 		s := newShop(true)
 		s.reconciler.noFill = fault
+		log := s.logging()
 		st, created, err := s.set(t.Context(), 10)
 		if want := (Stock{SKU: apple, Kind: stock.Product, Total: 10, Available: 10}); err != nil || !created || st != want || s.gate.filled != (fault == nil) {
 			t.Errorf("answered %+v, created %v, %v; want %+v", st, created, err, want)
+		}
+		if strings.Contains(log.String(), "filling the gate with a new SKU failed") != (fault != nil) {
+			t.Errorf("logged %q", log)
 		}
 	}
 	s := newShop(false)
@@ -329,8 +346,12 @@ func TestRaise(t *testing.T) {
 	}
 	s.want(t, 15, 11, "set", "deliver")
 	s.reconciler.noFill = errUnreachable
+	log := s.logging()
 	if st, _, err := s.set(t.Context(), 16); err != nil || st.Total != 16 || st.Available != 11 {
 		t.Errorf("answered %+v, %v", st, err)
+	}
+	if !strings.Contains(log.String(), "applying added stock at the gate failed") {
+		t.Errorf("logged %q", log)
 	}
 	// A second call with the same total delivers the rest.
 	s.reconciler.noFill, s.calls = nil, nil
@@ -459,7 +480,11 @@ func TestTries(t *testing.T) {
 							calls = append(calls, "retry")
 						}
 					}
+					start := time.Now()
 					_, _, err := s.set(t.Context(), 15)
+					if failures > 1 && time.Since(start) == 0 {
+						t.Error("it did not wait between its tries")
+					}
 					if failures == 10 {
 						if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, reason) {
 							t.Errorf("answered %v, want busy and %v", err, reason)
@@ -559,8 +584,12 @@ func TestRead(t *testing.T) {
 		t.Errorf("listed %+v behind the last SKU, %v", page, err)
 	}
 	s.ledger.row = nil
-	if _, err := s.Stock(t.Context(), apple); !errors.Is(err, stock.ErrUnknownSKU) || errors.Is(err, stock.ErrUnavailable) {
-		t.Errorf("answered %v", err)
+	_, readErr := s.Stock(t.Context(), apple)
+	_, auditErr := s.Audit(t.Context(), apple)
+	for _, err := range []error{readErr, auditErr} {
+		if !errors.Is(err, stock.ErrUnknownSKU) || errors.Is(err, stock.ErrUnavailable) {
+			t.Errorf("answered %v", err)
+		}
 	}
 
 	s = stocked(false, 4)
@@ -568,6 +597,52 @@ func TestRead(t *testing.T) {
 	audit, err = s.Audit(t.Context(), apple)
 	if err != nil || audit.GateAvailable != nil || audit.GateInFlight != nil || audit.Oversold != 2 || audit.Drift != 8 {
 		t.Errorf("without a gate: audited %+v, %v", audit, err)
+	}
+}
+
+// listed is a ledger with several stock rows.
+type listed struct {
+	*fakeLedger
+	rows []ledger.StockRow
+	err  error
+}
+
+func (l listed) Rows(_ context.Context, after stock.SKU, limit int) (page []ledger.StockRow, err error) {
+	for _, row := range l.rows {
+		if row.SKU > after && len(page) < limit {
+			page = append(page, row)
+		}
+	}
+	return page, l.err
+}
+
+// TestListStock_Pages checks that pages follow each other without a gap or an overlap, and that the last
+// one is marked as the last.
+func TestListStock_Pages(t *testing.T) {
+	t.Parallel()
+	s := newShop(false)
+	l := listed{fakeLedger: s.ledger, rows: []ledger.StockRow{{SKU: "a"}, {SKU: "b"}, {SKU: "c"}, {SKU: "d"}, {SKU: "e"}}}
+	s.Admin.ledger = l
+	for limit := 1; limit <= len(l.rows)+1; limit++ {
+		var found []stock.SKU
+		for after, pages := stock.SKU(""), 0; after != "" || pages == 0; pages++ {
+			page, next, err := s.ListStock(t.Context(), after, limit)
+			if err != nil || len(page) > limit || len(page) == 0 {
+				t.Fatalf("a page of up to %d: %+v, %v", limit, page, err)
+			}
+			for _, st := range page {
+				found = append(found, st.SKU)
+			}
+			after = next
+		}
+		if !slices.Equal(found, []stock.SKU{"a", "b", "c", "d", "e"}) {
+			t.Errorf("pages of up to %d have %v", limit, found)
+		}
+	}
+	l.err = errUnreachable
+	s.Admin.ledger = l
+	if _, _, err := s.ListStock(t.Context(), "", 1); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errUnreachable) {
+		t.Errorf("an unreachable ledger: %v", err)
 	}
 }
 

@@ -33,7 +33,8 @@ type answers struct {
 	found    *order.Order     // order that Order returns
 	errs     map[string]error // errors of PrepareRetry, GiveBack, Order and Requeue
 	calls    []string
-	asked    time.Time // time of the last call of Record
+	began    time.Time // when the last call of Record began
+	asked    time.Time // when it ended
 }
 
 func (a *answers) called(name string) error {
@@ -46,6 +47,8 @@ func (a *answers) Record(context.Context, stock.Take) (order.Order, order.Outcom
 		_ = a.called("without a pause")
 	}
 	_ = a.called("Record")
+	a.began = time.Now()
+	time.Sleep(time.Millisecond) // in a bubble
 	a.asked = time.Now()
 	out := a.recorded[0]
 	a.recorded = a.recorded[min(1, len(a.recorded)-1):]
@@ -69,7 +72,12 @@ func (a *answers) RecordRefusal(context.Context, stock.Take) order.Outcome {
 
 func (a *answers) Finish(context.Context, ...stock.Take) error { return a.called("Finish") }
 
-func (a *answers) Learn(time.Time, error) { _ = a.called("Learn") }
+func (a *answers) Learn(asked time.Time, _ error) {
+	if asked.After(a.began) {
+		_ = a.called("too late")
+	}
+	_ = a.called("Learn")
+}
 
 func (a *answers) PrepareRetry(context.Context, error, ...stock.SKU) error {
 	return a.called("PrepareRetry")
@@ -294,6 +302,10 @@ func TestFailingCalls(t *testing.T) {
 				if err := c.metrics.ended.WithLabelValues(committed).Write(&counted); err != nil || s.ended != 1 || counted.GetCounter().GetValue() != 1 {
 					t.Errorf("the order has ended %d times, counted %v, %v", s.ended, &counted, err)
 				}
+				series := make(chan prometheus.Metric, 9)
+				if c.metrics.ended.Collect(series); len(series) != 3 {
+					t.Errorf("%d outcomes are counted, want committed, refused and duplicate", len(series))
+				}
 				if len(s.calls[call]) == 0 {
 					t.Error("there was no such call")
 				}
@@ -316,6 +328,55 @@ func TestFailingCalls(t *testing.T) {
 			})
 		})
 	}
+}
+
+// measured is a journal of some orders, of which some have lost their messages.
+type measured struct {
+	Journal
+	queued int64
+	lost   int
+	err    error // of Backlog
+}
+
+func (m *measured) Backlog(context.Context) (int64, time.Duration, error) {
+	return m.queued, time.Duration(m.queued) * time.Minute, m.err
+}
+
+func (m *measured) Redeliver(context.Context) (int, error) { return m.lost, nil }
+
+// TestWatch checks that the metrics of the journal keep their values while it cannot be measured, and
+// that orders without a message are logged.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		j := &measured{}
+		c := NewConsumer(j, nil, nil, ignore, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), nil)
+		for _, step := range []struct {
+			measured
+			length, seconds float64
+		}{
+			{measured{queued: 7, lost: 3}, 7, 420},
+			{measured{err: errFault}, 7, 420},
+			{measured{}, 0, 0},
+		} {
+			*j = step.measured
+			log.Reset()
+			ctx, cancel := context.WithTimeout(t.Context(), watchPause/2)
+			defer cancel()
+			c.watch(ctx)
+			var length, oldest dto.Metric
+			if err := errors.Join(c.metrics.length.Write(&length), c.metrics.oldest.Write(&oldest)); err != nil {
+				t.Fatal(err)
+			}
+			if n, s := length.GetGauge().GetValue(), oldest.GetGauge().GetValue(); n != step.length || s != step.seconds {
+				t.Errorf("%+v: %v orders, the oldest for %v s", step.measured, n, s)
+			}
+			if logged := strings.Contains(log.String(), "they are delivered again\" orders=3"); logged != (step.lost > 0) {
+				t.Errorf("%+v: logged %s", step.measured, &log)
+			}
+		}
+	})
 }
 
 // TestClaimsBesideFailures checks that orders of others are claimed although the consumer's
@@ -357,13 +418,13 @@ func TestPausesAfterFailures(t *testing.T) {
 }
 
 // TestSuperseded checks that a consumer leaves the orders to the instances that sell now, and only
-// rarely checks whether they still sell.
+// rarely checks whether they still sell. It logs nothing, even when it stops.
 func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	superseded := failFirst("Usable", 1<<30, fmt.Errorf("usable: %w", stock.ErrSuperseded))
 	synctest.Test(t, func(t *testing.T) {
 		s := &shaky{fails: superseded}
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute+claimPause/2)
 		defer stop()
 		s.consumer().Run(ctx)
 		if n := len(s.calls["Usable"]); n < 30 || n > 61 {
@@ -371,6 +432,9 @@ func TestSuperseded(t *testing.T) {
 		}
 		if n := len(s.calls["Claim"]) + len(s.calls["Read"]); n != 0 {
 			t.Errorf("it made %d calls", n)
+		}
+		if s.log.Len() > 0 {
+			t.Errorf("it logged %s", &s.log)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package buyertoken
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ func TestRefusedSets(t *testing.T) {
 		"a key instead":        {`{"kty":"RSA","n":"AAAA","e":"AQAB"}`, `{"keys":[…]}`},
 		"a discovery document": {`{"issuer":"https://issuer.test","jwks_uri":"https://issuer.test/keys"}`, "jwks_uri"},
 		"only a secret":        {`{"keys":[{"kty":"oct","k":"AAAA","kid":"x"}]}`, "none of the 1 keys"},
-		"too many keys":        {`{"keys":[` + strings.Repeat("1,", maxKeys) + `1]}`, "101 keys"},
+		"too many keys":        {`{"keys":[` + strings.Repeat("1,", maxKeys) + `1]}`, "101 keys, more than 100"},
 		"too many bytes":       {strings.Repeat(" ", maxSet) + `{"keys":[]}`, "larger"},
 		"nothing":              {"", "JSON Web Key Set"},
 		"a key off its curve":  {`{"keys":[{"kty":"EC","crv":"P-256","x":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","y":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}]}`, "none of"},
@@ -235,6 +236,7 @@ func TestKeysOverTime(t *testing.T) {
 			t.Error("a token with a known key waits for the issuer")
 		}
 		for range 100 {
+			time.Sleep(700 * time.Millisecond)
 			start = time.Now()
 			check("an unknown key", find("x"), false)
 			if took := time.Since(start); took > maxWait {
@@ -246,6 +248,88 @@ func TestKeysOverTime(t *testing.T) {
 		time.Sleep(time.Hour)
 		check("a known key after a broken set", find("2"), true)
 	})
+}
+
+// TestRun checks that a failed read is repeated soon, that keys that have not changed are not logged,
+// and that the end of the instance is not logged as a failure.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	keys := set(t, []jose.JSONWebKey{public("1", "", "", newIssuer(t).rsa)})
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		from := &source{answer: answer{err: errors.New("the issuer is unreachable")}}
+		k := newKeys(from.read, urlPause, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); k.Run(ctx) }()
+		check := func(reads, failed, changed int) {
+			t.Helper()
+			synctest.Wait()
+			if n := from.readings(); n != reads {
+				t.Errorf("%d reads, want %d", n, reads)
+			}
+			if f, c := strings.Count(log.String(), "cannot be read"), strings.Count(log.String(), "were read\" key_ids=[1]"); f != failed || c != changed {
+				t.Errorf("%d failures and %d changes are logged, want %d and %d: %s", f, c, failed, changed, &log)
+			}
+		}
+		check(1, 1, 0)
+		from.set(answer{text: keys})
+		time.Sleep(retryPause)
+		check(2, 1, 1)
+		time.Sleep(2 * urlPause)
+		check(4, 1, 1)
+		from.set(answer{takes: time.Hour})
+		time.Sleep(urlPause)
+		check(5, 1, 1)
+		stop()
+		<-ended
+		check(5, 1, 1)
+	})
+}
+
+// TestFind_DuringARead checks that tokens wait for the read under way, unless their requests have ended,
+// and cause no other read. A read has an end.
+func TestFind_DuringARead(t *testing.T) {
+	t.Parallel()
+	keys := set(t, []jose.JSONWebKey{public("1", "", "", newIssuer(t).rsa)})
+	synctest.Test(t, func(t *testing.T) {
+		from := &source{answer: answer{text: keys, takes: maxWait / 2}}
+		k := newKeys(from.read, urlPause, slog.New(slog.DiscardHandler))
+		load := func() (took time.Duration, err error) {
+			start := time.Now()
+			err = k.Load(t.Context())
+			return time.Since(start), err
+		}
+		k.wanted <- struct{}{} // a request that the read answers
+		go func() { _, _ = load() }()
+		synctest.Wait()
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		start := time.Now()
+		if _, err := k.find(gone, "1"); !errors.Is(err, stock.ErrBusy) || time.Since(start) != 0 {
+			t.Errorf("a request that has ended: %v after %v", err, time.Since(start))
+		}
+		if found, err := k.find(t.Context(), "1"); err != nil || len(found) != 1 {
+			t.Errorf("found %d keys, %v", len(found), err)
+		}
+		if len(k.wanted) > 0 {
+			t.Error("another read is requested")
+		}
+		from.set(answer{takes: time.Hour})
+		if took, err := load(); !errors.Is(err, context.DeadlineExceeded) || took != readTimeout {
+			t.Errorf("a read without an answer: %v after %v", err, took)
+		}
+	})
+}
+
+// TestParse_SameID checks that all keys with one ID are tried.
+func TestParse_SameID(t *testing.T) {
+	t.Parallel()
+	i := newIssuer(t)
+	keys, err := parse(set(t, []jose.JSONWebKey{public("1", "", "", i.rsa), public("1", "", "", i.rsa2)}))
+	if err != nil || len(keys["1"]) != 2 {
+		t.Errorf("%d keys, %v", len(keys["1"]), err)
+	}
 }
 
 // TestFileChanges checks that a file is read again.

@@ -215,3 +215,42 @@ func TestAbandonedCall(t *testing.T) {
 	<-started
 	b.Close()
 }
+
+// TestParallel checks that Do returns after its group has run, and that several groups run at the same
+// time.
+func TestParallel(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const parallel = 3
+		var (
+			mu            sync.Mutex
+			running, most int
+		)
+		run := func(n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			running += n
+			most = max(most, running)
+		}
+		b := group.New(group.Limits{Size: 1, Parallel: parallel, Queue: 2 * parallel}, nil, func(answers []*bool) {
+			run(1)
+			time.Sleep(time.Second) // in a bubble
+			run(-1)
+			*answers[0] = true
+		})
+		defer b.Close()
+		var calls sync.WaitGroup
+		for range 2 * parallel {
+			calls.Go(func() {
+				var answered bool
+				if err := b.Do(t.Context(), &answered); err != nil || !answered {
+					t.Errorf("answered %v, %v", answered, err)
+				}
+			})
+		}
+		calls.Wait()
+		if most != parallel {
+			t.Errorf("%d groups ran at the same time, want %d", most, parallel)
+		}
+	})
+}

@@ -56,7 +56,7 @@ func TestBuyers(t *testing.T) {
 		"u-2":     {"Authorization": {"bearer " + tokenOf(t, "u-2", time.Hour)}},
 		"expired": {"Authorization": {"Bearer " + tokenOf(t, "u-1", -time.Hour)}},
 		"admin":   {"Authorization": {"Bearer " + adminToken}},
-		"basic":   {"Authorization": {"Basic dTox"}},
+		"basic":   {"Authorization": {"Basic " + tokenOf(t, "u-1", time.Hour)}},
 		"twice":   {"Authorization": {"Bearer " + tokenOf(t, "u-1", time.Hour), "Bearer " + tokenOf(t, "u-1", time.Hour)}},
 		"nobody":  {},
 	}

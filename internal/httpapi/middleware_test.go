@@ -78,7 +78,7 @@ func TestRequestID(t *testing.T) {
 func TestLogHandler(t *testing.T) {
 	log := new(logBuffer)
 	text := slog.NewTextHandler(log, nil)
-	l := slog.New(LogHandler(LogHandler(text))).With("part", "x")
+	l := slog.New(LogHandler(LogHandler(text))).With("part", "x").WithGroup("group")
 	ctx := &identified{context.Background(), "req-9"}
 	l.InfoContext(ctx, "inside")
 	l.InfoContext(context.WithoutCancel(ctx), "detached")
@@ -270,18 +270,24 @@ func TestDisconnect(t *testing.T) {
 		}
 	})
 	t.Run("ReadingStops", func(t *testing.T) {
-		ctx, disconnect := context.WithCancel(context.Background())
-		disconnect()
-		log := new(logBuffer)
-		c := testConfig(&fakeOrders{blocks: true})
-		loggingTo(log, slog.LevelInfo)(&c)
-		h := judged(t, New(c))
-		for _, path := range []string{"/orders/" + testID.String(), "/orders?buyer_id=u-1", "/payments", "/stock", "/stock/1", "/stock/1/audit", "/readyz"} {
-			h.ServeHTTP(httptest.NewRecorder(), call{method: "GET", path: path}.request().WithContext(ctx))
-		}
-		if log.String() != "" {
-			t.Errorf("the disconnect was logged: %s", log)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			ctx, disconnect := context.WithCancel(context.Background())
+			disconnect()
+			log := new(logBuffer)
+			c := testConfig(&fakeOrders{blocks: true})
+			loggingTo(log, slog.LevelInfo)(&c)
+			h := judged(t, New(c))
+			start := time.Now()
+			for _, path := range []string{"/orders/" + testID.String(), "/orders?buyer_id=u-1", "/payments", "/stock", "/stock/1", "/stock/1/audit", "/readyz"} {
+				h.ServeHTTP(httptest.NewRecorder(), call{method: "GET", path: path}.request().WithContext(ctx))
+			}
+			if took := time.Since(start); took != 0 {
+				t.Errorf("the requests went on for %v", took)
+			}
+			if log.String() != "" {
+				t.Errorf("the disconnect was logged: %s", log)
+			}
+		})
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 // are for administrators. c.AdminToken and c.Loopback describe this listener, not that of the API.
 // It is safe for concurrent use.
 func NewOps(c Config) http.Handler {
-	c.Tracer = nil // probes and scrapes are not traced
 	a := build(c)
 	e := a.bareEngine()
 	a.routeHealth(e)

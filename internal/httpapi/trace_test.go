@@ -18,7 +18,7 @@ import (
 )
 
 // TestTraces checks the spans of requests. They must be named by the route and not by the path, and
-// an answer of 500 or above must count as failed. Probes have no spans. The order must be placed in
+// have the status of the answer. Only an answer of 500 or above counts as failed. Probes have no spans. The order must be placed in
 // the span, even after the client has disconnected.
 func TestTraces(t *testing.T) {
 	t.Parallel()
@@ -35,6 +35,7 @@ func TestTraces(t *testing.T) {
 	for _, c := range []call{
 		{method: "GET", path: "/stock/secret-sku"},
 		{method: "GET", path: "/stock/secret.sku/audit"},
+		{method: "GET", path: "/orders/secret"},
 		{method: "GET", path: "/healthz"},
 		{method: "GET", path: "/readyz"},
 		{method: "GET", path: "/metrics"},
@@ -52,11 +53,20 @@ func TestTraces(t *testing.T) {
 		if s.Status().Description != "" || strings.Contains(s.Name(), "secret") {
 			t.Errorf("%s has the status %+v", s.Name(), s.Status())
 		}
+		var status int64
+		for _, a := range s.Attributes() {
+			if a.Key == "http.response.status_code" {
+				status = a.Value.AsInt64()
+			}
+		}
+		if failed := s.Status().Code == codes.Error; status == 0 || failed != (status >= http.StatusInternalServerError) {
+			t.Errorf("%s was answered %d, and failed: %v", s.Name(), status, failed)
+		}
 	}
-	if want := []string{"GET /stock/{sku}", "GET /stock/{sku}/audit", "POST /orders"}; !slices.Equal(names, want) {
+	if want := []string{"GET /stock/{sku}", "GET /stock/{sku}/audit", "GET /orders/{id}", "POST /orders"}; !slices.Equal(names, want) {
 		t.Fatalf("the spans are %q, want %q", names, want)
 	}
-	place := spans.Ended()[2]
+	place := spans.Ended()[3]
 	if place.Status().Code != codes.Error || place.Parent().SpanID().String() != "00f067aa0ba902b7" || place.SpanKind() != trace.SpanKindServer {
 		t.Errorf("the span of the order has the status %+v, the parent %v, the kind %v", place.Status(), place.Parent().SpanID(), place.SpanKind())
 	}

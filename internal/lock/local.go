@@ -12,22 +12,12 @@ import (
 // Its leases are never lost, and its only errors are ErrHeld and those of the context.
 type Local struct{ *locker }
 
-// ReadWriter is a Locker whose locks can be shared by readers.
-type ReadWriter interface {
-	Locker
-	// RLock takes the lock for reading. Readers share it with each other, and
-	// exclude holders that took it with Lock. A reader's lease has no token and
-	// is not reentrant.
-	RLock(ctx context.Context, name string) (Lease, error)
-}
-
-var _ ReadWriter = Local{}
-
 // NewLocal returns a Locker that holds no locks.
 func NewLocal() Local { return Local{newLocker(new(counter))} }
 
-// RLock waits in the same queue as Lock, so readers do not overtake a waiting
-// writer.
+// RLock takes the lock for reading. Readers share it with each other, and exclude holders that took
+// it with Lock. They wait in the same queue, so readers do not overtake a waiting writer. A reader's
+// lease has no token and is not reentrant.
 func (l Local) RLock(ctx context.Context, name string) (Lease, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err

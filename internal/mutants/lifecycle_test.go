@@ -62,4 +62,9 @@ var lifecycle = []mutant{
 	{"units return to an owner with a gate without an addition", returns, "if l.hasGate || !l.Generation().Holds(row.Epoch) {", "if l.hasGate {", "internal/ledger TestFaults_Change/Change_cancels_an_order_that_is_not_adopted_without_a_gate"},
 	{"the history of an order has later changes", "internal/ledger/orders.go", "ORDER BY version\", l.db.Dialect().UUID(id), version)", "ORDER BY version\", l.db.Dialect().UUID(id), version+1)", "internal/ledger TestExpire/SQLite"},
 	{"the youngest refund that is due counts as the oldest", ledgerPayments, "MIN(changed_at)", "MAX(changed_at)", "internal/ledger TestRefundsDue/SQLite"},
+	{"a late payment does not wait between its tries", paying, "\t\tretry.Wait(ctx, try)\n\t}\n\treturn Order{}, stock.Busy", "\t}\n\treturn Order{}, stock.Busy", "internal/order TestRevive_FirstTakeInFlight"},
+	{"a refund that returns units is not marked", orderStatus, "o.Restocked = c.Returns", "_ = c.Returns", "internal/order TestApply"},
+	{"a payment that changes no order changes its status", orderStatus, "\tif c.To == \"\" {\n\t\treturn\n\t}\n", "", "internal/order TestApply"},
+	{"an order expires before its time", orderStatus, "\tif !l.Due {\n\t\treturn Transition{}\n\t}\n", "", "internal/order TestExpiry"},
+	{"a refund always returns the units", orderStatus, "c.Returns = c.Returns && restock", "_ = restock", "internal/order TestOnRefund"},
 }

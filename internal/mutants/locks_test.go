@@ -128,6 +128,8 @@ var locks = []mutant{
 	{"an address's password is not decoded", lockAddress, "password, err = url.PathUnescape(password)", "", "internal/lock/address TestParse"},
 	{"the last reason counts", lostLock, "if h.lost == nil {", "if true {", "internal/lock TestFirstReasonCounts"},
 	{"a loss is observed as a release", observe, "if errors.Is(err, ErrLost) {", "if false {", "internal/lock TestObserved_LossFoundByUnlock"},
+	{"a call is answered before its group has run", groups, "\t\tb.run(values)\n\t\tfor _, c := range calls {\n\t\t\tif c.ready != nil {\n\t\t\t\tc.ready <- struct{}{}\n\t\t\t}\n\t\t}\n", "\t\tfor _, c := range calls {\n\t\t\tif c.ready != nil {\n\t\t\t\tc.ready <- struct{}{}\n\t\t\t}\n\t\t}\n\t\tb.run(values)\n", "internal/group TestParallel"},
+	{"groups run one after the other", groups, "for range limits.Parallel {", "for range min(limits.Parallel, 1) {", "internal/group TestParallel"},
 	{"the channel of an abandoned call is reused", groups, "return ctx.Err() // ready will still be signalled, so it is not reused", "b.ready.Put(ready)\n\t\treturn ctx.Err()", "internal/group TestAbandonedCall"},
 	{"an etcd key that is written again looks like the old one", etcdLock, "entryIn(found).created != e.created", "entryIn(found).created == 0", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
 	{"an etcd waiter gives up after a failed watch", etcdLock, "_ = retry.Sleep(ctx, watchPause)\n		}\n		answer", "return err\n		}\n		answer", "internal/lock/etcd TestWatchOfACompactedRevision"},

@@ -33,6 +33,7 @@ const (
 	drift       = "internal/reconcile/drift.go"
 	outbox      = "internal/reconcile/outbox.go"
 	audits      = "internal/reconcile/audit.go"
+	auditOutput = "internal/reconcile/findings/findings.go"
 	compare     = "internal/stock/compare.go"
 	recount     = "internal/ledger/recount.go"
 	refill      = "internal/reconcile/refill.go"
@@ -264,4 +265,45 @@ var placing = []mutant{
 	{"a group waits forever if no locked row is found", slowGroups, "if len(locked) == 0 {", "if false {", "internal/ledger TestLockWaits"},
 	{"the parts of an unreadable slot are sold", slots, "\t\trs[r.sku] = &r\n\t\treturn err\n", "\t\trs[r.sku] = &r\n\t\t_ = err\n\t\treturn nil\n", "internal/ledger/cutter TestFailures"},
 	{"Close waits for a whole count of claims", "internal/ledger/ledger.go", "\tl.close()\n", "", "internal/ledger TestCountClaims_Closed/SQLite"},
+	{"a check of stock that was taken over is logged as failed", reconciling, "if err != nil && !errors.Is(err, stock.ErrSuperseded) {", "if err != nil {", "internal/reconcile TestStoresUp/another_layout_has_the_stock"},
+	{"a running instance does not measure the database's clock", reconciling, "loops.Go(func() { r.ledger.KeepClock(ctx) })", "", "internal/reconcile TestRun"},
+	{"a running instance leaves open takes open", reconciling, "loops.Go(func() { r.endOpenTakes(ctx) })", "", "internal/reconcile TestRun"},
+	{"a running instance recovers no takes", reconciling, "loops.Go(func() { r.keepRecovering(ctx) })", "", "internal/reconcile TestRun"},
+	{"a take that cannot be given back is not logged", takes, "r.log.WarnContext(ctx, \"giving a take back failed and will be retried\", \"order\", t.OrderID, \"error\", err)", "", "internal/reconcile TestFailuresAreLogged"},
+	{"an open take waits for a store without an end", takes, "ctx, cancel := context.WithTimeout(ctx, compensationTimeout)\n\tdefer cancel()\n\tif t.unknown", "ctx, cancel := context.WithCancel(ctx)\n\tdefer cancel()\n\tif t.unknown", "internal/reconcile TestHungCalls"},
+	{"a settle waits for the gate without an end", takes, "context.WithTimeout(context.Background(), compensationTimeout)", "context.WithCancel(context.Background())", "internal/reconcile TestHungCalls"},
+	{"a step of a job waits for a store without an end", sweeping, "start, next := time.Now(), afterRound\n\tctx, cancel := context.WithTimeout(ctx, sweepTimeout)", "start, next := time.Now(), afterRound\n\tctx, cancel := context.WithCancel(ctx)", "internal/reconcile TestHungCalls"},
+	{"an instance that does not deliver shows additions", sweeping, "func() { r.metrics.outbox.Set(0) }", "func() {}", "internal/reconcile TestOutboxChanges"},
+	{"returned units stay away from the gate because their request has ended", outbox, "ctx, cancel := detached(ctx)", "ctx, cancel := context.WithTimeout(ctx, compensationTimeout)", "internal/reconcile TestBringToGate/in_order"},
+	{"a refill that others wait for ends with its request", refill, "ctx, cancel := detached(ctx) // the", "ctx, cancel := context.WithTimeout(ctx, compensationTimeout) // the", "internal/reconcile TestRefillMeetsAnother"},
+	{"refills are not counted", refill, "\t\t\tfilled++\n\t\t\tr.metrics.refills.Inc()\n", "\t\t\tfilled++\n", "internal/reconcile TestCompareInPages/1000"},
+	{"a failed second look is not logged", drift, "r.log.Warn(\"looking again at SKUs whose gate and ledger differ failed and will be retried\", \"error\", err)", "", "internal/reconcile TestSecondLookFails"},
+	{"records that cannot be read are no error", drift, "\terrs = append(errs, err)\n\tif err == nil && !counted", "\tif err == nil && !counted", "internal/reconcile TestSecondLookFails"},
+	{"a second look reads any number of rows at once", drift, "due[:min(pageSize, len(due))]", "due", "internal/reconcile TestSecondLook_Pages"},
+	{"records that account for the units in flight are read with every step", drift, "\t\t\tdelete(suspects, sku)\n\t\t\tcontinue\n", "\t\t\tcontinue\n", "internal/reconcile TestSecondLook/in_flight_with_records"},
+	{"counts that have changed since the second look are refilled", drift, "return now == seen", "_ = now\n\t\treturn true", "internal/reconcile TestRefillDrifted_Changed"},
+	{"an instance that does not compare shows units in flight", drift, "\tr.metrics.inFlight.Set(0)\n", "", "internal/reconcile TestOversoldUnits"},
+	{"an instance that does not compare shows drift", drift, "\tr.metrics.drift.Set(0)\n", "", "internal/reconcile TestOversoldUnits"},
+	{"too few units at one SKU hide too many at another", drift, "c.drift += abs(found.Least)", "c.drift += found.Least", "internal/reconcile TestComparisonSums"},
+	{"units in flight are not counted", drift, "c.inFlight += seen.inFlight", "", "internal/reconcile TestComparisonSums"},
+	{"a check that others wait for ends with its request", ownership, "context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)", "context.WithTimeout(ctx, checkTimeout)", "internal/reconcile TestCheckEnds"},
+	{"a raise that others wait for ends with its request", ownership, "ctx, cancel := detached(ctx)", "ctx, cancel := context.WithTimeout(ctx, compensationTimeout)", "internal/reconcile TestStoreChangesDuringARaise/raise"},
+	{"a restored ledger is not logged", ownership, "g.log.Warn(\"the ledger was restored from a backup; every count at the gate will be refilled\")", "", "internal/reconcile TestRestoredBelowTheMark"},
+	{"a running instance raises a restored ledger to a generation that the gate has counts of", ownership, "return g.follow(ctx, max(owner.Generation, mark.Generation))", "return g.follow(ctx, owner.Generation)", "internal/reconcile TestRestoredBelowTheMark"},
+	{"a start raises a restored ledger to a generation that the gate has counts of", ownership, "max(owner.Generation, mark.Generation)+1)\n\t\tif errors", "owner.Generation+1)\n\t\tif errors", "internal/reconcile TestRestoredBelowTheMark"},
+	{"wrong claims beyond the first page are overlooked", audits, "if len(claims) < maxWrongClaims {", "if len(claims) <= maxWrongClaims {", "internal/reconcile TestWrongClaims_Pages"},
+	{"wrong claims are listed twice", audits, "return sku <= last })", "return sku < last })", "internal/reconcile TestWrongClaims_Pages"},
+	{"units that are added during a reading are a difference", audits, " || before.Changes != after.Changes:", ":", "internal/reconcile TestCompareGate_Changed"},
+	{"a count that changes while records are read is compared with them", audits, "if before[i] == after[i] {", "if true || before[i] == after[i] {", "internal/reconcile TestFlights_Changed"},
+	{"the findings of an audit are printed at its end", auditOutput, "\t\t\treturn out.Flush()\n", "\t\t\treturn nil\n", "internal/reconcile/findings TestPrint_AtOnce"},
+	{"an audit whose summary cannot be printed succeeds", auditOutput, "print.end(summary), out.Flush())", "print.end(summary), func() error { _ = out.Flush(); return nil }())", "internal/reconcile/findings TestPrint_NoOutput"},
+	{"the progress of an audit is not logged", auditOutput, "log.Info(\"comparing stock\", \"skus\", compared)", "", "internal/reconcile/findings TestPrint_Progress"},
+	{"the progress of an audit is logged with every page", auditOutput, "logged = time.Now()\n\t\t\t\tlog", "log", "internal/reconcile/findings TestPrint_Progress"},
+	{"a failed repair has no reason in JSON", auditOutput, "found.Error = f.Err.Error()", "", "internal/reconcile/findings TestPrint/JSON"},
+	{"the gate gets less than no units of an oversold SKU", refill, "max(row.Available, 0)", "row.Available", "internal/reconcile TestRefill_Oversold"},
+	{"a refill does not pass the gate's epoch", refill, "r.ledger.RaiseEpoch(ctx, row.SKU, row.Epoch, level.Epoch)", "r.ledger.RaiseEpoch(ctx, row.SKU, row.Epoch, 0)", "internal/reconcile TestRefill_EpochOfTheGate"},
+	{"a bulk refill does not pass the gate's epochs", refill, "greatest = max(greatest, row.Epoch, levels[i].Epoch)", "greatest = max(greatest, row.Epoch, 0*levels[i].Epoch)", "internal/reconcile TestRefill_EpochOfTheGate"},
+	{"a gate that does not answer hides that the stock was taken over", ownership, "\tcase g.isSuperseded(owner, before):\n\t\treturn g.supersede(owner)\n\tcase markErr != nil:\n\t\treturn markErr\n", "\tcase markErr != nil:\n\t\treturn markErr\n\tcase g.isSuperseded(owner, before):\n\t\treturn g.supersede(owner)\n", "internal/reconcile TestSuperseded_GateAway"},
+	{"a removal of stock ends its take without the receipt", admin, "a.reconciler.FinishTake(ctx, take, out)", "a.reconciler.FinishTake(ctx, stock.Take{Deduction: take.Deduction}, out)", "internal/admin TestShrink/free_units"},
+	{"a new generation follows the ledger's only", ownership, "max(owner.Generation, unusable, g.current())+1", "owner.Generation+1", "internal/reconcile TestRestoredBelowTheMark"},
 }

@@ -91,4 +91,10 @@ var queued = []mutant{
 	{"a drain that cannot give the stock up succeeds", drained, "if err := i.Reconciler.Release(ctx); err != nil {", "if err := i.Reconciler.Release(ctx); err != nil && false {", "cmd/api TestReleaseDrained"},
 	{"a drain whose stock is taken over waits on", drained, "errors.Is(err, stock.ErrSuperseded)", "false", "cmd/api TestReleaseDrained"},
 	{"the retries of a refusal are not counted", recording, "\t\tl.metrics.retries.Inc()\n", "", "internal/ledger TestFaults_VoidAgain"},
+	{"a refusal is remembered from after it", consumer, "c.learn(asked, out.Reason())", "_ = asked\n\t\tc.learn(time.Now(), out.Reason())", "internal/async TestEnds/sold_out"},
+	{"a consumer that stops logs that reading failed", consumer, "if ctx.Err() == nil && err != nil {\n\t\t\tc.log.Warn(\"reading", "if err != nil {\n\t\t\tc.log.Warn(\"reading", "internal/async TestSuperseded"},
+	{"orders that had lost their messages are not logged", consumer, "c.log.Warn(\"the journal had lost the messages of queued orders; they are delivered again\", \"orders\", lost)", "", "internal/async TestWatch"},
+	{"a journal that cannot be measured is empty", consumer, "if err == nil {\n\t\tc.metrics.length", "{\n\t\tc.metrics.length", "internal/async TestWatch"},
+	{"an order that is tried again counts as ended", consumer, "\t\tif e.err == nil {\n\t\t\tc.metrics", "\t\t{\n\t\t\tc.metrics", "internal/async TestFailingCalls/Record"},
+	{"the replay of a queued order has a time to be paid", key, "first.Status, first.ExpiresAt = Queued, time.Time{}", "first.Status = Queued", "internal/order TestReplay_Queued"},
 }

@@ -21,4 +21,11 @@ var traces = []mutant{
 	{"another protocol is silent", exporter, "case !slices.Contains(protocols, protocol):", "case !slices.Contains(protocols, protocol):\n\t\treturn false, nil\n\tcase false:", "internal/tracing/otlp TestWanted"},
 	{"a group fails without a kind while the database is unreachable", groupCommit, `cmp.Or(kindOf(err), "unavailable")`, `cmp.Or(kindOf(err))`, "internal/ledger TestGroupTrace/SQLite"},
 	{"a transaction fails without a kind", transacting, "span.Fail(kind)", "_ = kind", "internal/ledger TestTransactionTrace"},
+	{"a request that is refused has failed", requestSpans, "if status >= http.StatusInternalServerError {", "if status >= http.StatusBadRequest {", "internal/httpapi TestTraces"},
+	{"the span of a request has no status", requestSpans, "span.Int(\"http.response.status_code\", status)", "", "internal/httpapi TestTraces"},
+	{"background work is in the trace of its caller", spans, "trace.WithNewRoot(), ", "", "internal/tracing TestRoot"},
+	{"background work begins when it ends", spans, ", trace.WithTimestamp(start))", ")", "internal/tracing TestRoot"},
+	{"a list of propagators with spaces is not read", exporter, "strings.ReplaceAll(names, \" \", \"\")", "names", "internal/tracing/otlp TestOpen_Propagators"},
+	{"failed exports are counted again", exporter, "f.next, f.silent = now.Add(failurePause), 0", "f.next = now.Add(failurePause)", "internal/tracing/otlp TestFailures"},
+	{"a part of work without a trace begins one", spans, "if !t.Of(ctx).Recorded() {", "if t == nil {", "internal/tracing TestRoot"},
 }

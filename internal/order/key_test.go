@@ -1,9 +1,11 @@
 package order
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -35,5 +37,22 @@ func TestOrderIDs(t *testing.T) {
 	a, b := orderID(ledgerID, Request{Buyer: "x"}, 0), orderID(ledgerID, Request{Buyer: "x"}, 0)
 	if a == b || a.Version() != 7 {
 		t.Errorf("without a key: %v and %v", a, b)
+	}
+}
+
+// TestReplay_Queued checks that the replay of an order that was queued is answered as queued, even after
+// the ledger has recorded it with a time until which it can be paid.
+func TestReplay_Queued(t *testing.T) {
+	o := Order{Status: Queued, CreatedAt: time.Now()}
+	first, replayed, err := replay(Request{Key: "key-1"}, &o)
+	o.Status, o.QueuedUntil, o.ExpiresAt = Paid, o.CreatedAt.Add(time.Second), o.CreatedAt.Add(time.Hour)
+	again, replayedAgain, errAgain := replay(Request{Key: "key-1"}, &o)
+	for _, answer := range []Order{first, again} {
+		if answer.Status != Queued || !answer.ExpiresAt.IsZero() || !answer.CreatedAt.Equal(o.CreatedAt) {
+			t.Errorf("answered %+v", answer)
+		}
+	}
+	if err := errors.Join(err, errAgain); err != nil || !replayed || !replayedAgain {
+		t.Errorf("replayed %v and %v, %v", replayed, replayedAgain, err)
 	}
 }

@@ -62,9 +62,9 @@ func (s *Service) changeError(ctx context.Context, id uuid.UUID, buyer string, e
 		return ErrUnknownOrder
 	case errors.Is(err, ErrPaymentReused), errors.As(err, new(*WrongStatus)):
 		return err
-	case errors.Is(err, stock.ErrUnavailable), errors.Is(err, stock.ErrSuperseded), errors.Is(err, stock.ErrBusy):
+	case errors.Is(err, stock.ErrUnavailable), errors.Is(err, stock.ErrSuperseded):
 		return err
-	case stock.NothingTaken(err):
+	case stock.NothingTaken(err): // ErrBusy, too
 		return stock.Busy(err)
 	}
 	return fmt.Errorf("%w: %w", stock.ErrUnavailable, err)

@@ -240,23 +240,29 @@ func (s *shop) expired(t *testing.T) Order {
 // being settled, and revives the order then. If the take is not settled in time, nothing may be
 // recorded.
 func TestRevive_FirstTakeInFlight(t *testing.T) {
-	s := newShop(true)
-	o := s.expired(t)
-	s.gate.refuse = func() error { return stock.ErrInFlight }
-	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, stock.ErrInFlight) || errors.Is(err, stock.ErrUnavailable) {
-		t.Errorf("paying in vain: %v", err)
-	}
-	if len(s.ledger.payments) > 0 {
-		t.Errorf("payments %v are recorded", s.ledger.payments)
-	}
-	s.gate.refuse = failing(3, stock.ErrInFlight)
-	if _, err := s.Pay(t.Context(), o.ID, "payment-1"); err != nil {
-		t.Errorf("paying: %v", err)
-	}
-	s.atRest(t, 1)
-	if revived := s.ledger.orders[o.ID]; revived.TakeID == o.TakeID || !revived.Holds(o.TakeID) || !revived.Holds(revived.TakeID) {
-		t.Errorf("the revived order names take %s, which does not follow %s", revived.TakeID, o.TakeID)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(true)
+		o := s.expired(t)
+		s.gate.refuse = func() error { return stock.ErrInFlight }
+		start := time.Now()
+		if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, stock.ErrInFlight) || errors.Is(err, stock.ErrUnavailable) {
+			t.Errorf("paying in vain: %v", err)
+		}
+		if time.Since(start) == 0 {
+			t.Error("it did not wait between its tries")
+		}
+		if len(s.ledger.payments) > 0 {
+			t.Errorf("payments %v are recorded", s.ledger.payments)
+		}
+		s.gate.refuse = failing(3, stock.ErrInFlight)
+		if _, err := s.Pay(t.Context(), o.ID, "payment-1"); err != nil {
+			t.Errorf("paying: %v", err)
+		}
+		s.atRest(t, 1)
+		if revived := s.ledger.orders[o.ID]; revived.TakeID == o.TakeID || !revived.Holds(o.TakeID) || !revived.Holds(revived.TakeID) {
+			t.Errorf("the revived order names take %s, which does not follow %s", revived.TakeID, o.TakeID)
+		}
+	})
 }
 
 // TestOrder_History checks the history of an order that was queued, and of one that was not. Its times

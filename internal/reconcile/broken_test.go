@@ -290,11 +290,13 @@ func TestRefillMeetsAnother(t *testing.T) {
 	} {
 		inShop(t, func(t *testing.T, s *shop) {
 			s.add(t, "lost", 20)
+			ended, end := context.WithCancel(t.Context())
+			end()
 			for _, step := range []struct {
 				call   string
 				refill func() error
 			}{
-				{test.one, func() error { return s.Refill(t.Context(), "lost") }},
+				{test.one, func() error { return s.Refill(ended, "lost") }}, // others may wait for the refill
 				{test.many, func() error { return s.Sweep(t.Context()) }},
 			} {
 				call := step.call

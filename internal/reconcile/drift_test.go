@@ -74,8 +74,8 @@ func TestCompareInPages(t *testing.T) {
 					}
 				}
 			}
-			if len(l.raises) != len(skus) {
-				t.Errorf("%d epochs were raised, want %d", len(l.raises), len(skus))
+			if n := value(t, r.metrics.refills); len(l.raises) != len(skus) || int(n) != len(skus) {
+				t.Errorf("%d epochs were raised, %v refills counted, want %d", len(l.raises), n, len(skus))
 			}
 		})
 	}
@@ -203,6 +203,14 @@ func TestSecondLook(t *testing.T) {
 				if len(l.raises) > 1 || test.refilled && l.raises[0] != "a" {
 					t.Errorf("refilled %v", l.raises)
 				}
+				if test.inFlight > 0 && test.recorded == test.inFlight { // records account for all units, so they are not read again before the pause is over
+					var log logged
+					r.logTo(&log)
+					gate.unlisted = true
+					if step(false); log.warnings() != "" {
+						t.Errorf("logged %q", log.warnings())
+					}
+				}
 			})
 		})
 	}
@@ -259,7 +267,58 @@ func TestSuspectsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSecondLookFails checks that a failed second check does not end the round, and is repeated.
+// pagedLedger knows the greatest number of SKUs whose rows were read at once.
+type pagedLedger struct {
+	*fakeLedger
+	most int
+}
+
+func (l *pagedLedger) RowsOf(ctx context.Context, skus []stock.SKU) ([]ledger.StockRow, error) {
+	l.most = max(l.most, len(skus))
+	return l.fakeLedger.RowsOf(ctx, skus)
+}
+
+// TestSecondLook_Pages checks that one step reads at most a page of the SKUs that wait for a second
+// check, and a sweep reads all of them in pages.
+func TestSecondLook_Pages(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(ctx context.Context, r *Reconciler) error{
+		"a step": func(ctx context.Context, r *Reconciler) error {
+			_, err := r.compareNext(ctx)
+			return err
+		},
+		"a sweep": func(ctx context.Context, r *Reconciler) error { return r.Sweep(ctx) },
+	} {
+		l := &pagedLedger{fakeLedger: newLedger(&ownerRow{})}
+		r := newReconcilerOf(newGate(newRedis()), l)
+		defer r.Close()
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for n := range pageSize + 1 {
+			r.comparison.suspects[stock.SKU(strconv.Itoa(n))] = suspect{}
+		}
+		if err := do(t.Context(), r); err != nil || l.most != pageSize {
+			t.Errorf("%s read %d rows at once, %v", name, l.most, err)
+		}
+	}
+}
+
+// TestRefillDrifted_Changed checks that a SKU whose counts have changed since the second check is
+// not refilled.
+func TestRefillDrifted_Changed(t *testing.T) {
+	t.Parallel()
+	r, gate, l := started(t, &ownerRow{})
+	epoch := stockUp(t, l, gate, "a")
+	for _, seen := range []difference{{epoch: epoch, gate: 9, ledger: 10}, {epoch: epoch, gate: 10, ledger: 9}} {
+		if err := r.refillDrifted(t.Context(), "a", seen); err != nil || len(l.raises) > 0 {
+			t.Errorf("refilled %v, %v", l.raises, err)
+		}
+	}
+}
+
+// TestSecondLookFails checks that a failed second check is logged, does not end the round, and is
+// repeated.
 func TestSecondLookFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -268,9 +327,14 @@ func TestSecondLookFails(t *testing.T) {
 		gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, Available: 7, InFlight: 3}
 		step := func(unlisted, refilled bool) {
 			t.Helper()
+			var log logged
+			r.logTo(&log)
 			gate.unlisted = unlisted
 			if _, err := r.compareNext(t.Context()); err != nil || len(l.raises) > 0 != refilled {
 				t.Errorf("refilled %v, %v; want refilled %v", l.raises, err, refilled)
+			}
+			if w := log.warnings(); strings.Contains(w, "looking again") != unlisted {
+				t.Errorf("logged %q", w)
 			}
 			time.Sleep(sweepPause)
 		}

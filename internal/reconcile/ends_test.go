@@ -151,24 +151,85 @@ func TestStepFails(t *testing.T) {
 	}
 }
 
-// TestCheckEnds checks that a caller of a check does not wait longer than its context lasts, and
-// that stopped checks log no failure.
+// hungGate and hungLedger answer these calls when their contexts end.
+type (
+	hungGate   struct{ *fakeGate }
+	hungLedger struct{ *fakeLedger }
+)
+
+func (hungGate) Settle(ctx context.Context, _ ...stock.Take) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (hungGate) Give(ctx context.Context, _ stock.Take) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (hungLedger) Expire(ctx context.Context, _ ledger.Job, _ *ledger.ExpiryRound, _ int) (ledger.Expiry, error) {
+	<-ctx.Done()
+	return ledger.Expiry{}, ctx.Err()
+}
+
+func (hungLedger) Changes(ctx context.Context, _ stock.SKU, _ stock.Change) ([]stock.Change, bool, error) {
+	<-ctx.Done()
+	return nil, false, ctx.Err()
+}
+
+// TestHungCalls checks that background work ends if a store does not answer. Otherwise it would keep
+// its job from other instances, or other takes from their ends.
+func TestHungCalls(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(ctx context.Context, r *Reconciler){
+		"a settle":       func(_ context.Context, r *Reconciler) { r.settleNow(takeOf("a", 1)) },
+		"an open take":   func(ctx context.Context, r *Reconciler) { _ = r.endOpenTake(ctx, &openTake{takeOf("a", 1), false}) },
+		"an expiry":      func(ctx context.Context, r *Reconciler) { _, _ = (&expiry{Reconciler: r}).step(ctx, ledger.Job{}) },
+		"a step of jobs": func(ctx context.Context, r *Reconciler) { _, _ = r.try(ctx, r.deliverAll) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newReconcilerOf(hungGate{newGate(newRedis())}, hungLedger{newLedger(&ownerRow{})})
+			defer r.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*sweepTimeout)
+			defer cancel()
+			if do(ctx, r); ctx.Err() != nil {
+				t.Errorf("%s has no end", name)
+			}
+		})
+	}
+}
+
+// slowGate takes a second to say whether scripts are loaded.
+type slowGate struct{ *fakeGate }
+
+func (slowGate) Loaded(ctx context.Context) (bool, error) {
+	select {
+	case <-time.After(time.Second): // in a bubble
+		return true, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// TestCheckEnds checks that a caller of a check does not wait longer than its context lasts, which
+// does not end the check for other callers, and that stopped checks log no failure.
 func TestCheckEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		gate := newGate(newRedis())
-		r := newReconciler(gate, newLedger(&ownerRow{}))
+		r := newReconcilerOf(slowGate{newGate(newRedis())}, newLedger(&ownerRow{}))
 		defer r.Close()
 		if err := r.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		gate.onLoaded = func() error {
-			time.Sleep(time.Second)
-			return nil
-		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := r.Ready(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		first := make(chan error, 1)
+		go func() { first <- r.Ready(ctx) }()
+		synctest.Wait() // the check is under way
+		if err := r.Ready(t.Context()); err != nil {
+			t.Errorf("ready by the check of another caller: %v", err)
+		}
+		if err := <-first; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ready: %v", err)
 		}
 		var log logged
@@ -607,7 +668,7 @@ func TestAuditEnds(t *testing.T) {
 }
 
 // TestUncounted checks that the counts of the backlog and of refunds keep their values while
-// counting fails, and are updated at once afterwards.
+// counting fails, which is logged, and are updated at once afterwards.
 func TestUncounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -619,19 +680,28 @@ func TestUncounted(t *testing.T) {
 		l.refunds = func() (int, time.Duration) { return n, time.Minute }
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) { return ledger.Expiry{More: true}, nil }
 		for _, step := range []struct {
-			broken bool
-			want   float64
-		}{{false, 777}, {true, 777}, {false, 5}} {
-			if l.on = nil; step.broken {
-				l.on = failing("Due", "RefundsDue", "Changes")
-			}
+			broken       string
+			due, refunds float64
+			log          string
+		}{
+			{"", 777, 777, ""},
+			{"Due", 777, 777, "counting the orders that are due failed"},
+			{"RefundsDue", 5, 777, "counting the payments that are due back to their buyers failed"},
+			{"", 5, 5, ""},
+		} {
+			var log logged
+			r.logTo(&log)
+			l.on = failing(step.broken)
 			if _, err := e.step(t.Context(), ledger.Job{}); err != nil {
 				t.Error(err)
 			}
-			if due, refunds := value(t, r.metrics.backlog), value(t, r.metrics.refundsDue); due != step.want || refunds != step.want {
-				t.Errorf("%v due, %v refunds, want %v", due, refunds, step.want)
+			if due, refunds := value(t, r.metrics.backlog), value(t, r.metrics.refundsDue); due != step.due || refunds != step.refunds {
+				t.Errorf("%q: %v due, %v refunds, want %v and %v", step.broken, due, refunds, step.due, step.refunds)
 			}
-			if n = 5; !step.broken {
+			if w := log.warnings(); !strings.Contains(w, step.log) || (w == "") != (step.log == "") {
+				t.Errorf("%q: logged %q, want %q", step.broken, w, step.log)
+			}
+			if n = 5; step.broken == "" {
 				time.Sleep(countPause)
 			}
 		}
@@ -679,6 +749,10 @@ func TestFailuresAreLogged(t *testing.T) {
 			gate.fail = func(stock.Take) error { return errUnreachable }
 			r.settleNow(takeOf("a", 1))
 		},
+		"giving a take back failed": func(ctx context.Context, r *Reconciler, gate *fakeGate, _ *fakeLedger) {
+			gate.fail = func(stock.Take) error { return errUnreachable }
+			r.GiveBack(ctx, takeOf("a", 1))
+		},
 		"refilling the gate after a guard refusal failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *fakeLedger) {
 			r.FinishTake(ctx, takeOf("unknown", 1), order.Refused(stock.Refuse("unknown", stock.ErrSoldOut)))
 		},
@@ -688,6 +762,12 @@ func TestFailuresAreLogged(t *testing.T) {
 		},
 		"a job failed and is released": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *fakeLedger) {
 			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) { return 0, errUnreachable }, func() {})
+		},
+		"releasing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *fakeLedger) {
+			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) {
+				l.setUnreachable(true)
+				return 0, errUnreachable
+			}, func() {})
 		},
 		"gate and ledger differ at rest": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *fakeLedger) {
 			_ = r.refillDrifted(ctx, "unknown", difference{})

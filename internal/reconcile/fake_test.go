@@ -66,7 +66,7 @@ func (l *fakeLedger) Owner(ctx context.Context) (ledger.Owner, error) {
 	}
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
-	return l.shared.owner, nil
+	return l.shared.owner, ctx.Err()
 }
 
 func (l *fakeLedger) Beat(ctx context.Context) (ledger.Owner, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -100,7 +101,8 @@ func TestRaiseDuringACheck(t *testing.T) {
 }
 
 // TestStoreChangesDuringARaise checks that another generation is raised if the store changes during
-// a raise or a load, because it is unknown which came first.
+// a raise or a load, because it is unknown which came first. Others may wait for the raise, so it does
+// not end with the request that began it.
 func TestStoreChangesDuringARaise(t *testing.T) {
 	t.Parallel()
 	for _, during := range []string{"raise", "load"} {
@@ -129,8 +131,10 @@ func TestStoreChangesDuringARaise(t *testing.T) {
 						return nil
 					}
 				}
+				ended, end := context.WithCancel(t.Context())
+				end()
 				for _, raises := range []stock.Generation{1, 2, 2} {
-					if err := r.Usable(t.Context()); err != nil {
+					if err := r.Usable(ended); err != nil {
 						t.Fatal(err)
 					}
 					if now := l.Generation(); now != generation+raises {
@@ -139,6 +143,29 @@ func TestStoreChangesDuringARaise(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestRestoredBelowTheMark checks that an instance whose ledger was restored to an earlier generation
+// than the mark logs that, and raises a generation above the mark's: the gate may have counts of all
+// generations up to it.
+func TestRestoredBelowTheMark(t *testing.T) {
+	t.Parallel()
+	for name, take := range map[string]func(r *Reconciler) error{
+		"Ready": func(r *Reconciler) error { return r.Ready(t.Context()) },
+		"Start": func(r *Reconciler) error { return r.Start(t.Context()) },
+	} {
+		r, gate, l := started(t, &ownerRow{})
+		var log logged
+		r.logTo(&log)
+		mark := l.Generation() + 3 // of an instance that raised the generation before the restore
+		gate.redis.mark.Generation = mark
+		if err := take(r); err != nil || l.Generation() != mark+1 || gate.redis.mark.Generation != mark+1 {
+			t.Errorf("%s: generation %d, mark %+v, %v; want generation %d", name, l.Generation(), gate.redis.mark, err, mark+1)
+		}
+		if name == "Ready" && !strings.Contains(log.warnings(), "was restored from a backup") {
+			t.Errorf("logged %q", log.warnings())
+		}
 	}
 }
 

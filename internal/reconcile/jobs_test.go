@@ -2,9 +2,11 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -289,7 +291,7 @@ func TestJobSurvivesAnOutage(t *testing.T) {
 
 // TestJobStepsFail checks that a step that fails, or that finds its job lost, ends the claim, and
 // that the instance claims the job again. The instance is idle only once another instance has the
-// job.
+// job. Only a step that fails is logged.
 func TestJobStepsFail(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []error{errUnreachable, ledger.ErrJobLost} {
@@ -300,6 +302,8 @@ func TestJobStepsFail(t *testing.T) {
 				table fakeJobs
 			)
 			r := newReconciler(newGate(newRedis()), newLedger(&ownerRow{}))
+			var log logged
+			r.logTo(&log)
 			r.jobs.ledger = &table
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()
@@ -319,6 +323,51 @@ func TestJobStepsFail(t *testing.T) {
 			if idle < 2 { // the last time is the end
 				t.Error("not idle while another instance had the job")
 			}
+			if w := log.warnings(); strings.Contains(w, "a job failed") != errors.Is(failure, errUnreachable) {
+				t.Errorf("after %v, logged %q", failure, w)
+			}
 		})
 	}
+}
+
+// TestJobBarred checks that an instance that must not hold jobs claims none, and is idle.
+func TestJobBarred(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var table fakeJobs
+		r := newReconciler(nil, newLedger(&ownerRow{}))
+		r.jobs.ledger = &table
+		r.generations.superseded.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		idle := 0
+		r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) { return 0, nil }, func() { idle++ })
+		if len(table.leases) > 0 || idle < 2 { // the last time is the end
+			t.Errorf("claimed %v, idle %d times", table.leases, idle)
+		}
+	})
+}
+
+// lateRenewal is a table of jobs to which renewals come late, even if their contexts have ended.
+type lateRenewal struct{ *fakeJobs }
+
+func (l lateRenewal) RenewJob(ctx context.Context, j ledger.Job) error {
+	time.Sleep(jobCallTimeout / 2) // in a bubble
+	return l.fakeJobs.RenewJob(context.WithoutCancel(ctx), j)
+}
+
+// TestReleaseAfterRenewal checks that a job is released after its last renewal. Otherwise other
+// instances would have to wait for the end of its lease.
+func TestReleaseAfterRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		table := &fakeJobs{}
+		r := startRunner(t, lateRenewal{table})
+		time.Sleep(renewPause + jobCallTimeout/4) // a renewal is under way
+		r.stop()
+		time.Sleep(jobCallTimeout)
+		if lease := table.leases["job"]; lease.until.After(time.Now()) {
+			t.Errorf("the job is held for another %v", time.Until(lease.until))
+		}
+	})
 }

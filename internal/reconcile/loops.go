@@ -40,10 +40,10 @@ func (r *Reconciler) Sweep(ctx context.Context) error {
 }
 
 // pace determines the pause of a loop after a step. The pause is share times the duration of the
-// step, at least least and at most most, plus up to jitter.
+// step, at least least and at most most, plus up to least as jitter.
 type pace struct {
-	share               float64
-	least, most, jitter time.Duration
+	share       float64
+	least, most time.Duration
 }
 
 const (
@@ -57,7 +57,7 @@ const (
 
 var (
 	// afterRound is the pace after the last step of a round.
-	afterRound = pace{share: sweepShare, least: sweepPause, most: maxSweepPause, jitter: sweepPause}
+	afterRound = pace{share: sweepShare, least: sweepPause, most: maxSweepPause}
 	// withinRound is the pace between steps of a comparison that find nothing to
 	// do. They cost each store at most a fiftieth of one processor.
 	withinRound = pace{share: 50, most: maxSweepPause}
@@ -70,8 +70,8 @@ var (
 
 func (p pace) pause(took time.Duration) time.Duration {
 	pause := min(max(p.least, time.Duration(p.share*float64(took))), p.most)
-	if p.jitter > 0 {
-		pause += rand.N(p.jitter)
+	if p.least > 0 {
+		pause += rand.N(p.least)
 	}
 	return pause
 }

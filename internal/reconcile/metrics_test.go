@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +15,8 @@ import (
 )
 
 // TestStoresUp checks the metrics that say whether the instance is ready, and which
-// store does not answer.
+// store does not answer. A check that failed must be logged; one of stock that another layout has
+// taken over did not fail.
 func TestStoresUp(t *testing.T) {
 	t.Parallel()
 	unanswered := func(after time.Duration) func(context.Context) error {
@@ -46,6 +49,8 @@ func TestStoresUp(t *testing.T) {
 				if err := r.Start(t.Context()); err != nil {
 					t.Fatal(err)
 				}
+				var log logged
+				r.logTo(&log)
 				check := func(ready, ledger, gate float64) {
 					t.Helper()
 					if got := value(t, r.metrics.ready); got != ready {
@@ -66,8 +71,28 @@ func TestStoresUp(t *testing.T) {
 				test.broken(l, g)
 				checking(checkTimeout + checkPause/2)
 				check(test.ready, test.ledger, test.gate)
+				if w, up := log.warnings(), test.ledger == 1 && test.gate == 1; strings.Contains(w, "checking the stores failed") == up {
+					t.Errorf("logged %q", w)
+				}
 			})
 		})
+	}
+}
+
+// TestSuperseded_GateAway checks that an instance finds out that its stock was taken over even if its gate
+// does not answer.
+func TestSuperseded_GateAway(t *testing.T) {
+	t.Parallel()
+	l, g := newLedger(&ownerRow{}), newGate(newRedis())
+	r := newReconcilerOf(g, l)
+	defer r.Close()
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g.onMark = func(context.Context) error { return errUnreachable }
+	l.shared.owner.Layout = "other"
+	if err := r.Ready(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
+		t.Errorf("ready: %v", err)
 	}
 }
 
@@ -89,9 +114,35 @@ func TestOversoldUnits(t *testing.T) {
 			t.Errorf("%v units are oversold, want 5", got)
 		}
 	}
+	shown := []prometheus.Gauge{r.metrics.oversold, r.metrics.drift, r.metrics.inFlight}
+	for _, gauge := range shown {
+		gauge.Set(7)
+	}
 	r.hideComparison()
-	if got := value(t, r.metrics.oversold); got != 0 {
-		t.Errorf("%v units are oversold on an instance that does not compare", got)
+	for n, gauge := range shown {
+		if got := value(t, gauge); got != 0 {
+			t.Errorf("gauge %d is %v on an instance that does not compare", n, got)
+		}
+	}
+}
+
+// TestComparisonSums checks that each comparison counts the units in flight, and those by which gate
+// and ledger differ where nothing is in flight.
+func TestComparisonSums(t *testing.T) {
+	t.Parallel()
+	r, gate, l := started(t, &ownerRow{})
+	epoch := stockUp(t, l, gate, "high", "in flight", "low", "same")
+	for sku, level := range map[stock.SKU]stock.Level{"high": {Available: 13}, "in flight": {Available: 6, InFlight: 4}, "low": {Available: 8}} {
+		level.SKU, level.Filled, level.Epoch = sku, true, epoch
+		gate.redis.counts[sku] = level
+	}
+	for range 2 {
+		if _, err := r.compareNext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if inFlight, drift := value(t, r.metrics.inFlight), value(t, r.metrics.drift); inFlight != 4 || drift != 3+2 {
+			t.Errorf("%v in flight, drift %v", inFlight, drift)
+		}
 	}
 }
 
@@ -124,6 +175,11 @@ func TestOutboxChanges(t *testing.T) {
 	if len(l.applied) != 3 {
 		t.Errorf("applied %v", l.applied)
 	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if r.keepDelivering(ended); value(t, r.metrics.outbox) != 0 {
+		t.Error("an instance that does not deliver shows additions")
+	}
 }
 
 // TestRefundsDue checks that the instance that expires orders counts the payments that
@@ -141,7 +197,7 @@ func TestRefundsDue(t *testing.T) {
 		var n, oldest float64
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) {
 			n, oldest = value(t, r.metrics.refundsDue), value(t, r.metrics.oldestRefund)
-			return ledger.Expiry{}, nil
+			return ledger.Expiry{Failed: 1}, nil
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -152,7 +208,7 @@ func TestRefundsDue(t *testing.T) {
 		if least, most := 12, 13; counts < least || counts > most {
 			t.Errorf("counted %d times in a minute", counts)
 		}
-		if n := value(t, r.metrics.refundsDue) + value(t, r.metrics.oldestRefund); n != 0 {
+		if n := value(t, r.metrics.refundsDue) + value(t, r.metrics.oldestRefund) + value(t, r.metrics.failed); n != 0 {
 			t.Errorf("an instance without the job shows %v", n)
 		}
 	})

@@ -15,9 +15,9 @@ import (
 )
 
 // TestBringToGate brings two additions to the gate, in the order of their commits or not, while
-// calls to the stores break or the gate lacks the count. Without a fault, the outbox must be read
-// only if an addition arrives before an earlier one. No addition may be applied twice, and the next
-// delivery must apply the rest.
+// calls to the stores break or the gate lacks the count. The requests have ended. Without a fault,
+// the outbox must be read only if an addition arrives before an earlier one. No addition may be
+// applied twice, and the next delivery must apply the rest.
 func TestBringToGate(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -60,8 +60,10 @@ func TestBringToGate(t *testing.T) {
 						s.calls.start(1, faults.Refused)
 					}
 				}
+				ended, end := context.WithCancel(t.Context())
+				end()
 				for _, n := range test.order {
-					s.BringToGate(t.Context(), committed[n])
+					s.BringToGate(ended, committed[n])
 					time.Sleep(time.Second) // until the outbox is cleared
 				}
 				synctest.Wait()

@@ -11,6 +11,37 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
+// TestRefill_EpochOfTheGate checks that a count that the gate has under a later epoch than the stock row,
+// as after a restore of the ledger, is filled under an epoch above both.
+func TestRefill_EpochOfTheGate(t *testing.T) {
+	t.Parallel()
+	for name, refill := range map[string]func(r *Reconciler) error{
+		"one SKU": func(r *Reconciler) error { return r.Refill(t.Context(), "a") },
+		"many": func(r *Reconciler) error {
+			_, err := r.compareNext(t.Context())
+			return err
+		},
+	} {
+		r, gate, l := started(t, &ownerRow{})
+		later := stockUp(t, l, nil, "a") + 5
+		gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: later, Available: 3}
+		err := refill(r)
+		if level := gate.redis.counts["a"]; err != nil || level.Epoch <= later || level.Epoch != l.rows["a"].Epoch || level.Available != 10 {
+			t.Errorf("%s: the gate has %+v, the row is %+v, %v", name, level, l.rows["a"], err)
+		}
+	}
+}
+
+// TestRefill_Oversold checks that the gate gets no units of an oversold SKU, and not less than none.
+func TestRefill_Oversold(t *testing.T) {
+	t.Parallel()
+	r, gate, l := started(t, &ownerRow{})
+	l.rows["a"] = ledger.StockRow{SKU: "a", Available: -2}
+	if err := r.Refill(t.Context(), "a"); err != nil || !gate.redis.counts["a"].Filled || gate.redis.counts["a"].Available != 0 {
+		t.Errorf("the gate has %+v, %v", gate.redis.counts["a"], err)
+	}
+}
+
 // TestGuardRefusals checks that a SKU that the ledger refuses behind the gate is
 // refilled at most once a second, and only if it was not refilled since the take.
 func TestGuardRefusals(t *testing.T) {
@@ -31,8 +62,8 @@ func TestGuardRefusals(t *testing.T) {
 		refuse := func(taken stock.Take, refills int) {
 			t.Helper()
 			r.FinishTake(t.Context(), taken, order.Refused(stock.Refuse("a", stock.ErrSoldOut)))
-			if len(l.raises) != refills {
-				t.Errorf("%d refills, want %d", len(l.raises), refills)
+			if n := value(t, r.metrics.refills); len(l.raises) != refills || int(n) != refills {
+				t.Errorf("%d refills, %v counted, want %d", len(l.raises), n, refills)
 			}
 		}
 		now := func() stock.Take { return takeOf("a", l.rows["a"].Epoch) }

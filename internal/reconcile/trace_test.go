@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"go.opentelemetry.io/otel/codes"
@@ -9,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
 
@@ -55,5 +57,34 @@ func TestTraces(t *testing.T) {
 		if s.Name() != "job.expiry" || s.Parent().IsValid() || count != want.count || s.Status().Code != want.status || s.Status().Description != "" {
 			t.Errorf("span %d: %s, parent %v, count %d, status %+v", n+1, s.Name(), s.Parent().IsValid(), count, s.Status())
 		}
+	}
+}
+
+// TestTraces_Names checks that each kind of background work has a trace.
+func TestTraces_Names(t *testing.T) {
+	t.Parallel()
+	spans := tracetest.NewSpanRecorder()
+	l, gate := newLedger(&ownerRow{}), newGate(newRedis())
+	l.outbox = []stock.Change{{SKU: "a", Number: 1}}
+	gate.scan = func(context.Context, string) ([]stock.Take, string, error) { return nil, "", errUnreachable }
+	r := newReconcilerOf(gate, l)
+	defer r.Close()
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.tracer = tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), true)
+	l.rows["a"] = ledger.StockRow{SKU: "a"} // the gate has no count of it
+	_, scanErr := r.recoverNext(t.Context(), "")
+	_, deliverErr := r.deliverAll(t.Context())
+	_, compareErr := r.compareNext(t.Context())
+	if scanErr == nil || deliverErr != nil || compareErr != nil {
+		t.Fatal(scanErr, deliverErr, compareErr)
+	}
+	var names []string
+	for _, s := range spans.Ended() {
+		names = append(names, s.Name())
+	}
+	if !slices.Equal(names, []string{"recovery", "job.outbox", "job.drift"}) {
+		t.Errorf("traces of %q", names)
 	}
 }

@@ -81,6 +81,24 @@ func TestNotSampled(t *testing.T) {
 	}
 }
 
+// TestRoot checks that work that no request waits for has a trace of its own, which begins when the work
+// did, and that a part of work without a trace has no span.
+func TestRoot(t *testing.T) {
+	t.Parallel()
+	tracer, spans := tracerOf(sdk.AlwaysSample())
+	ctx, request := tracer.Request(t.Context(), nil, "POST", "/orders")
+	start := time.Now().Add(-time.Hour)
+	_, root := tracer.Root(ctx, "job", start)
+	root.End()
+	request.End()
+	if _, part := tracer.Start(t.Context(), "part"); part.Recorded() {
+		t.Error("a part of work without a trace has a span")
+	}
+	if job := spans.Ended()[0]; job.Parent().IsValid() || !job.StartTime().Equal(start) || job.SpanContext().TraceID() == spans.Ended()[1].SpanContext().TraceID() {
+		t.Errorf("the work has the parent %v, and begins at %v", job.Parent(), job.StartTime())
+	}
+}
+
 // TestMalformedParent checks that a malformed traceparent header begins a new trace.
 func TestMalformedParent(t *testing.T) {
 	t.Parallel()

@@ -55,7 +55,7 @@ func failovers() []Pitfall {
 }
 
 func staleReplica(ctx context.Context, s *Stage) Damage {
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	primary := testenv.OwnRedis(s)
 	host, port, _ := strings.Cut(primary.Addr(), ":")
 	replica := testenv.OwnRedis(s, "--replicaof", host+" "+port)
@@ -142,7 +142,7 @@ func restartedZooKeeper(ctx context.Context, s *Stage) Damage {
 // sellThroughFailure makes the servers fail while A holds a lock. B then requests the lock, and
 // must be refused until A has unlocked, even if A has lost its lease.
 func (s *Stage) sellThroughFailure(ctx context.Context, fail func(lease lock.Lease), open func() lock.Locker) Damage {
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	a := s.locker("A", open())
 	leaseA := a.lock(ctx, name)
 	seenByA := shop.read("A")
@@ -218,7 +218,7 @@ func (s *Stage) expire(ctx context.Context, client redis.UniversalClient, keys [
 
 // sellThroughLoss makes this number of the three servers lose the lock that A holds.
 func (s *Stage) sellThroughLoss(ctx context.Context, losing int, lose func(ctx context.Context, server *testenv.RedisServer, number int)) Damage {
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	servers := s.startRedlock()
 	a := s.redlock(ctx, "A", servers, longLease)
 	b := s.redlock(ctx, "B", servers, longLease)
@@ -236,7 +236,7 @@ func (s *Stage) sellThroughLoss(ctx context.Context, losing int, lose func(ctx c
 }
 
 func majorityLate(ctx context.Context, s *Stage) Damage {
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	servers := s.startRedlock()
 	a := s.redlock(ctx, "A", servers, renewedLease)
 	b := s.redlock(ctx, "B", servers, longLease)

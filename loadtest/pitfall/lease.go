@@ -33,7 +33,7 @@ func leases() []Pitfall {
 }
 
 func fixedLease(ctx context.Context, s *Stage) Damage {
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	a := s.redisLocker(ctx, "A", redislock.Options{Lease: shortLease, Fixed: true})
 	b := s.redisLocker(ctx, "B", redislock.Options{Lease: longLease})
 	leaseA := a.lock(ctx, name)
@@ -51,7 +51,7 @@ func fixedLease(ctx context.Context, s *Stage) Damage {
 // renewed works for two leases while a watchdog renews them.
 func renewed(ctx context.Context, s *Stage) Damage {
 	const work = 2 * renewedLease
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	a := s.redisLocker(ctx, "A", redislock.Options{Lease: renewedLease})
 	b := s.redisLocker(ctx, "B", redislock.Options{Lease: longLease})
 	leaseA := a.lock(ctx, name)

@@ -56,7 +56,7 @@ func reenter(ctx context.Context, s *Stage, patience time.Duration) Damage {
 }
 
 func uncounted(ctx context.Context, s *Stage) Damage {
-	key, shop := s.key(lockName), s.openShop(1)
+	key, shop := s.key(lockName), s.openShop()
 	a := flawed.Uncounted{Client: s.redis(ctx, "A"), Owner: "A"}
 	b := flawed.Uncounted{Client: s.redis(ctx, "B"), Owner: "B"}
 	_, err := a.Lock(ctx, key, longLease)
@@ -78,7 +78,7 @@ func uncounted(ctx context.Context, s *Stage) Damage {
 }
 
 func counted(ctx context.Context, s *Stage) Damage {
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	a := s.redisLocker(ctx, "A", redislock.Options{Lease: longLease})
 	b := s.redisLocker(ctx, "B", redislock.Options{Lease: longLease})
 	outer := a.lock(lock.WithOwner(ctx, "order-17"), name)

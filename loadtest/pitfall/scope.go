@@ -41,7 +41,7 @@ func sharedLock(ctx context.Context, s *Stage) Damage {
 
 // twoInstances lets instance B request the lock after A has read the count and before A writes it.
 func (s *Stage) twoInstances(ctx context.Context, lockerA, lockerB lock.Locker) Damage {
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	a, b := s.locker("A", lockerA), s.locker("B", lockerB)
 	leaseA := a.lock(ctx, name)
 	seenByA := shop.read("A")

@@ -103,7 +103,7 @@ func expiryInOneCall(ctx context.Context, s *Stage) Damage {
 }
 
 func endByClientClock(ctx context.Context, s *Stage) Damage {
-	key, shop, now := s.key(lockName), s.openShop(1), time.Now()
+	key, shop, now := s.key(lockName), s.openShop(), time.Now()
 	_, err := flawed.SetEnd(ctx, s.redis(ctx, "A"), key, now, longLease)
 	s.check(err)
 	seenByA := shop.read("A")
@@ -119,7 +119,7 @@ func endByClientClock(ctx context.Context, s *Stage) Damage {
 }
 
 func endByServerClock(ctx context.Context, s *Stage) Damage {
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	a := s.redisLocker(ctx, "A", redislock.Options{Lease: longLease})
 	b := s.redisLocker(ctx, "B", redislock.Options{Lease: longLease})
 	leaseA := a.lock(ctx, name)
@@ -158,7 +158,7 @@ func (s *Stage) waitForDead(ctx context.Context, key string, ask func(context.Co
 }
 
 func uncheckedDelete(ctx context.Context, s *Stage) Damage {
-	key, shop := s.key(lockName), s.openShop(1)
+	key, shop := s.key(lockName), s.openShop()
 	a, b, c := s.redis(ctx, "A"), s.redis(ctx, "B"), s.redis(ctx, "C")
 	_, err := flawed.SetOwner(ctx, a, key, "A", shortLease)
 	s.check(err)
@@ -176,7 +176,7 @@ func uncheckedDelete(ctx context.Context, s *Stage) Damage {
 }
 
 func getThenDelete(ctx context.Context, s *Stage) Damage {
-	key, shop := s.key(lockName), s.openShop(1)
+	key, shop := s.key(lockName), s.openShop()
 	a, b, c := s.redis(ctx, "A"), s.redis(ctx, "B"), s.redis(ctx, "C")
 	var seenByB int
 	for paused := false; !paused; { // on a busy machine the lease may end before the GET
@@ -199,7 +199,7 @@ func getThenDelete(ctx context.Context, s *Stage) Damage {
 }
 
 func sharedOwner(ctx context.Context, s *Stage) Damage {
-	key, shop := s.key(lockName), s.openShop(1)
+	key, shop := s.key(lockName), s.openShop()
 	shared := &flawed.SharedOwner{Client: s.redis(ctx, "A")}
 	_, err := shared.Lock(ctx, key, shortLease)
 	s.check(err)
@@ -222,7 +222,7 @@ func sharedOwner(ctx context.Context, s *Stage) Damage {
 // lateUnlock has the same order of events with the project's Locker: A unlocks after its lease has
 // ended and B has got the lock.
 func lateUnlock(ctx context.Context, s *Stage) Damage {
-	name, shop := s.key(lockName), s.openShop(1)
+	name, shop := s.key(lockName), s.openShop()
 	a := s.redisLocker(ctx, "A", redislock.Options{Lease: shortLease, Fixed: true})
 	b := s.redisLocker(ctx, "B", redislock.Options{Lease: longLease})
 	c := s.redisLocker(ctx, "C", redislock.Options{Lease: longLease})

@@ -323,19 +323,17 @@ func (l actorLocker) unlock(ctx context.Context, lease lock.Lease) {
 	}
 }
 
-// shop sells one product. An order reads the count, and sells a unit by writing the count that it
-// read minus one. That is correct only if orders run one at a time.
+// shop has one unit of a product. An order reads the count, and sells a unit by writing the count
+// that it read minus one. That is correct only if orders run one at a time.
 type shop struct {
 	stage *Stage
-	stock int // units at the start
 
 	mu        sync.Mutex
 	available int
 	sold      int
 }
 
-// openShop returns a shop with these units.
-func (s *Stage) openShop(stock int) *shop { return &shop{stage: s, stock: stock, available: stock} }
+func (s *Stage) openShop() *shop { return &shop{stage: s, available: 1} }
 
 // read returns the units available.
 func (sh *shop) read(actor string) int {
@@ -367,6 +365,5 @@ func (sh *shop) sellUnder(actor string, lease lock.Lease, seen int) {
 	sh.sell(actor, seen)
 }
 
-// damage compares the units sold with the stock. Every experiment places orders for the whole
-// stock.
-func (sh *shop) damage() Damage { return sale(sh.sold, sh.stock) }
+// damage compares the units sold with the stock. Every experiment orders the unit.
+func (sh *shop) damage() Damage { return sale(sh.sold, 1) }

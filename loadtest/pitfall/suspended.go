@@ -27,7 +27,7 @@ func (s *Stage) zooKeeper() string {
 // its holder. Curator reports it as SUSPENDED.
 func suspendedIgnored(ctx context.Context, s *Stage) Damage {
 	const call = "Lock(" + lockName + ")"
-	shop, addr := s.openShop(1), s.zooKeeper()
+	shop, addr := s.openShop(), s.zooKeeper()
 	wire := testenv.NewWire(s, addr)
 	connA, connB := s.connectZooKeeper(ctx, wire.Addr(), shortSession), s.connectZooKeeper(ctx, addr, longSession)
 	s.Cleanup(wire.Thaw) // lets A's session end
@@ -53,7 +53,7 @@ func suspendedIgnored(ctx context.Context, s *Stage) Damage {
 
 // suspendedHeeded has the same order of events with the project's Locker.
 func suspendedHeeded(ctx context.Context, s *Stage) Damage {
-	name, shop, addr := s.key(lockName), s.openShop(1), s.zooKeeper()
+	name, shop, addr := s.key(lockName), s.openShop(), s.zooKeeper()
 	wire := testenv.NewWire(s, addr)
 	open := func(actor, addr string, session time.Duration) actorLocker {
 		l, err := zookeeper.New(ctx, addr, session)

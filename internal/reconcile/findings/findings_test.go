@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -71,12 +73,13 @@ d                             0          0          0          7          2     
 e                             0          0          0          -          -          -           0  gate not filled, changed in every reading, segments 3 -
 SKUs compared: 12, different: 5, repaired: 1, not used since the last change of generation: 3
 `, "SKUs with differences: 4; reconcile --repair"},
-		{"JSON", []reconcile.Finding{ledger, gate}, Options{JSON: true, Repair: true}, nil, `
+		{"JSON", []reconcile.Finding{ledger, gate, claims}, Options{JSON: true, Repair: true}, nil, `
 {"findings":[
 {"sku":"a","total":0,"held":0,"available":0,"undelivered":0,"gate":null,"recorded":null,"differences":[{"kind":"ledger","least":-3,"most":-3}],"repaired":true},
-{"sku":"b","total":10,"held":1,"available":9,"undelivered":4,"gate":{"available":7,"in_flight":2},"recorded":null,"differences":[{"kind":"gate","least":5,"most":9}],"repaired":false}],
-"compared":12,"different":2,"repaired":1,"not_adopted":3}
-`, "SKUs that could not be repaired: 1"},
+{"sku":"b","total":10,"held":1,"available":9,"undelivered":4,"gate":{"available":7,"in_flight":2},"recorded":null,"differences":[{"kind":"gate","least":5,"most":9}],"repaired":false},
+{"sku":"c","total":0,"held":0,"available":0,"undelivered":0,"gate":null,"recorded":null,"differences":[{"kind":"claims","least":2,"most":2}],"repaired":false,"error":"no connection"}],
+"compared":12,"different":3,"repaired":1,"not_adopted":3}
+`, "SKUs that could not be repaired: 2"},
 		{"a failure", nil, Options{}, io.ErrUnexpectedEOF, "SKUs compared: 12, different: 0, repaired: 0, not used since the last change of generation: 3\n", io.ErrUnexpectedEOF.Error()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -90,4 +93,65 @@ SKUs compared: 12, different: 5, repaired: 1, not used since the last change of 
 			}
 		})
 	}
+}
+
+// auditFunc is an audit.
+type auditFunc func(o reconcile.AuditOptions) error
+
+func (a auditFunc) AuditAll(_ context.Context, o reconcile.AuditOptions) (reconcile.AuditSummary, error) {
+	return reconcile.AuditSummary{}, a(o)
+}
+
+// TestPrint_AtOnce checks that a finding is printed before the audit continues.
+func TestPrint_AtOnce(t *testing.T) {
+	t.Parallel()
+	for _, o := range []Options{{}, {JSON: true}} {
+		var out bytes.Buffer
+		err := Print(t.Context(), auditFunc(func(audit reconcile.AuditOptions) error {
+			for _, sku := range []stock.SKU{"sku-1", "sku-2"} {
+				var f reconcile.Finding
+				f.Count.SKU = sku
+				if err := audit.Report(f); err != nil || !strings.Contains(out.String(), string(sku)) {
+					t.Errorf("%+v: after %s was found, %q is printed, %v", o, sku, out.String(), err)
+				}
+			}
+			return nil
+		}), o, &out, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// full refuses every write.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+// TestPrint_NoOutput checks that an audit whose output cannot be written fails.
+func TestPrint_NoOutput(t *testing.T) {
+	t.Parallel()
+	for _, found := range [][]reconcile.Finding{nil, {{}}} {
+		if err := Print(t.Context(), fakeAuditor{found: found}, Options{}, full{}, slog.New(slog.DiscardHandler)); !errors.Is(err, io.ErrShortWrite) {
+			t.Errorf("%d findings: %v", len(found), err)
+		}
+	}
+}
+
+// TestPrint_Progress checks that the progress of an audit is logged, but not after each page.
+func TestPrint_Progress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		err := Print(t.Context(), auditFunc(func(audit reconcile.AuditOptions) error {
+			for page := range 12 {
+				time.Sleep(progressPause / 5) // in a bubble
+				audit.Progress(100 * (page + 1))
+			}
+			return nil
+		}), Options{}, io.Discard, slog.New(slog.NewTextHandler(&log, nil)))
+		if n := strings.Count(log.String(), "comparing stock"); err != nil || n != 2 || !strings.Contains(log.String(), "skus=1000") {
+			t.Errorf("%d lines of %s, %v", n, log.String(), err)
+		}
+	})
 }

@@ -90,16 +90,20 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOpen_Propagators checks that OTEL_PROPAGATORS=none begins new traces.
+// TestOpen_Propagators checks that a caller's trace is continued unless OTEL_PROPAGATORS leaves that out.
 func TestOpen_Propagators(t *testing.T) {
-	c := tracingtest.NewCollector(t)
-	traces, _ := open(t, "OTEL_EXPORTER_OTLP_ENDPOINT", c.URL, "OTEL_PROPAGATORS", "none")
-	h := http.Header{"Traceparent": {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
-	_, span := traces.Tracer().Request(t.Context(), h, "GET", "/orders")
-	span.End()
-	traces.Close()
-	if spans := c.Spans(); len(spans) != 1 || spans[0].Parent != "" {
-		t.Errorf("the collector got %+v", spans)
+	for propagators, want := range map[string]string{
+		"": "00f067aa0ba902b7", "none": "", "baggage": "", "baggage, tracecontext": "00f067aa0ba902b7",
+	} {
+		c := tracingtest.NewCollector(t)
+		traces, _ := open(t, "OTEL_EXPORTER_OTLP_ENDPOINT", c.URL, "OTEL_PROPAGATORS", propagators)
+		h := http.Header{"Traceparent": {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
+		_, span := traces.Tracer().Request(t.Context(), h, "GET", "/orders")
+		span.End()
+		traces.Close()
+		if spans := c.Spans(); len(spans) != 1 || spans[0].Parent != want {
+			t.Errorf("%q: the collector got %+v", propagators, spans)
+		}
 	}
 }
 
@@ -175,9 +179,11 @@ func TestFailures(t *testing.T) {
 	for range 100 {
 		f.Handle(errors.New("connection refused"))
 	}
-	f.next = time.Now().Add(-time.Second)
-	f.Handle(errors.New("connection refused"))
-	if text := l.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "failures=100") {
+	for range 2 {
+		f.next = time.Now().Add(-time.Second)
+		f.Handle(errors.New("connection refused"))
+	}
+	if text := l.String(); strings.Count(text, "\n") != 3 || !strings.Contains(text, "failures=100") || strings.Count(text, "failures=1\n") != 2 {
 		t.Errorf("logged %s", text)
 	}
 }

@@ -1,6 +1,6 @@
-// Package model searches the states that the protocol's rules allow, exhaustively.
+// Package modelcheck searches the states that the protocol's rules allow, exhaustively.
 // It contains only tests.
-package model
+package modelcheck
 
 import (
 	"fmt"
