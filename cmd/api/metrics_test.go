@@ -108,19 +108,6 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestOpenMetrics checks that a client that asks for OpenMetrics gets it, and others the
-// text format.
-func TestOpenMetrics(t *testing.T) {
-	t.Parallel()
-	url := serveHere(t).URL() + "/metrics"
-	if text := string(mustCall(t, http.StatusOK, http.MethodGet, url, "", "Accept", "application/openmetrics-text; version=1.0.0")); !strings.HasSuffix(text, "# EOF\n") {
-		t.Errorf("OpenMetrics ends with %q", text[len(text)-40:])
-	}
-	if text := string(mustCall(t, http.StatusOK, http.MethodGet, url, "")); strings.Contains(text, "# EOF") || !strings.Contains(text, "holdfast_build_info{") {
-		t.Error("without a wish, the format is not the text format of Prometheus")
-	}
-}
-
 // TestRedisPool checks that each metric of the pool has the figure that its name says.
 func TestRedisPool(t *testing.T) {
 	t.Parallel()

@@ -530,15 +530,7 @@ func TestIgnoredHangup(t *testing.T) {
 	flags, _ := onRedis(t)
 	script := `trap "" HUP; exec "$0" "$@"`
 	args := with([]string{"-c", script, os.Args[0]}, with(flags, shell("echo > ready; kill -HUP $$; "+awaitGo)...)...)
-	w := &withlock{t: t, cmd: exec.Command("sh", args...), exited: make(chan struct{})}
-	w.cmd.Env, w.cmd.Dir = append(os.Environ(), programVariable+"=1"), folder
-	if err := w.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(w.exited)
-		_ = w.cmd.Wait()
-	}()
+	w := startProgram(t, folder, "sh", args...)
 	awaitFile(t, filepath.Join(folder, "ready"))
 	w.signal(syscall.SIGHUP)
 	letGo()

@@ -121,7 +121,7 @@ func (c *conn) inject(ctx context.Context, text string, run func(context.Context
 	if !c.IsValid() {
 		return errBroken
 	}
-	kind := c.d.next(text)
+	kind := c.d.Next(text)
 	switch kind {
 	case None:
 		return run(ctx)

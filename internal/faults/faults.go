@@ -150,9 +150,9 @@ func (i *Injector) Disarm() (seen int, injected []string) {
 	return i.seen, i.injected
 }
 
-// next counts a statement and returns its fault. It never returns Gone: it
+// Next counts a statement and returns its fault. It never returns Gone: it
 // returns Refused for that statement and all later ones.
-func (i *Injector) next(text string) Kind {
+func (i *Injector) Next(text string) Kind {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !i.armed {

@@ -70,7 +70,7 @@ func (h Hook) inject(ctx context.Context, cmds []redis.Cmder, run func(context.C
 	if strings.HasPrefix(text, "hello ") && !h.isGone() { // the client's first command on a connection
 		return run(ctx)
 	}
-	kind := h.next(text)
+	kind := h.Next(text)
 	switch {
 	case kind == Garbled:
 		err := run(ctx)

@@ -174,7 +174,7 @@ func (s *session) forwardRequests() (late []byte) {
 		}
 		kind := None
 		if r.statement {
-			kind = s.wire.next(r.text)
+			kind = s.wire.Next(r.text)
 		}
 		send := r.bytes
 		switch kind {

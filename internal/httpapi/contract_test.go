@@ -659,26 +659,8 @@ func TestSetStockArguments(t *testing.T) {
 	}
 }
 
-func TestListStockArguments(t *testing.T) {
-	for _, tt := range []struct {
-		path  string
-		after stock.SKU
-		limit int
-	}{
-		{"/stock", "", 100},
-		{"/stock?after=a%3Ab", "a:b", 100},
-		{"/stock?limit=1000&after=z", "z", 1000},
-	} {
-		orders := new(fakeOrders)
-		do(newAPI(t, orders), call{method: "GET", path: tt.path})
-		if orders.sku != tt.after || orders.limit != tt.limit {
-			t.Errorf("%s: the service got after %q, limit %d", tt.path, orders.sku, orders.limit)
-		}
-	}
-}
-
-// TestLifecycleArguments checks the arguments of each call of the service.
-func TestLifecycleArguments(t *testing.T) {
+// TestArguments checks the arguments of each other call of the service.
+func TestArguments(t *testing.T) {
 	id := testID.String()
 	orders := new(fakeOrders)
 	h := newAPI(t, orders)
@@ -715,6 +697,12 @@ func TestLifecycleArguments(t *testing.T) {
 	}
 	if got, want := ask("GET", "/payments?limit=1000&after=p-1&status=refund-due", "").due, (order.PaymentFilter{Status: order.PaymentRefundDue, After: "p-1", Limit: 1000}); got != want {
 		t.Errorf("payments: %+v, want %+v", got, want)
+	}
+	if got := ask("GET", "/stock", ""); got.sku != "" || got.limit != 100 {
+		t.Errorf("stock: after %q, limit %d", got.sku, got.limit)
+	}
+	if got := ask("GET", "/stock?limit=1000&after=a%3Ab", ""); got.sku != "a:b" || got.limit != 1000 {
+		t.Errorf("stock: after %q, limit %d", got.sku, got.limit)
 	}
 }
 

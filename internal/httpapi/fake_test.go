@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -34,6 +35,7 @@ var (
 type fakeOrders struct {
 	place    func(ctx context.Context, r order.Request) (order.Order, bool, error)
 	err      error // result of all calls, if set
+	blocks   bool  // all calls wait until their context ends
 	order    order.Order
 	replayed bool
 	created  bool
@@ -58,23 +60,26 @@ type fakeOrders struct {
 	restock bool
 }
 
-// note counts a call and records its arguments.
-func (f *fakeOrders) note(record func()) {
+// called counts a call, records its arguments and returns its error.
+func (f *fakeOrders) called(ctx context.Context, record func()) error {
+	if f.blocks {
+		<-ctx.Done()
+		return fmt.Errorf("%w: %w", stock.ErrUnavailable, ctx.Err())
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked++
-	if record != nil {
-		record()
-	}
+	record()
+	return f.err
 }
 
 func (f *fakeOrders) Place(ctx context.Context, r order.Request) (order.Order, bool, error) {
-	f.note(func() { f.request = r })
-	if f.place != nil {
+	err := f.called(ctx, func() { f.request = r })
+	switch {
+	case f.place != nil:
 		return f.place(ctx, r)
-	}
-	if f.err != nil {
-		return order.Order{}, false, f.err
+	case err != nil:
+		return order.Order{}, false, err
 	}
 	if f.order.ID != uuid.Nil {
 		return f.order, f.replayed, nil
@@ -87,46 +92,46 @@ func (f *fakeOrders) Place(ctx context.Context, r order.Request) (order.Order, b
 	}, f.replayed, nil
 }
 
-func (f *fakeOrders) Order(_ context.Context, id uuid.UUID) (order.Order, error) {
-	f.note(func() { f.id = id })
-	return f.order, f.err
+func (f *fakeOrders) Order(ctx context.Context, id uuid.UUID) (order.Order, error) {
+	err := f.called(ctx, func() { f.id = id })
+	return f.order, err
 }
 
-func (f *fakeOrders) List(_ context.Context, filter order.Filter) ([]order.Order, uuid.UUID, error) {
-	f.note(func() { f.filter = filter })
-	return f.orders, f.after, f.err
+func (f *fakeOrders) List(ctx context.Context, filter order.Filter) ([]order.Order, uuid.UUID, error) {
+	err := f.called(ctx, func() { f.filter = filter })
+	return f.orders, f.after, err
 }
 
-func (f *fakeOrders) Pay(_ context.Context, id uuid.UUID, payment string) (order.Order, error) {
-	f.note(func() { f.id, f.payment = id, payment })
-	return f.order, f.err
+func (f *fakeOrders) Pay(ctx context.Context, id uuid.UUID, payment string) (order.Order, error) {
+	err := f.called(ctx, func() { f.id, f.payment = id, payment })
+	return f.order, err
 }
 
-func (f *fakeOrders) Cancel(_ context.Context, id uuid.UUID, buyer string) (order.Order, error) {
-	f.note(func() { f.id = id })
-	if f.err == nil && buyer != "" && buyer != f.order.Buyer {
+func (f *fakeOrders) Cancel(ctx context.Context, id uuid.UUID, buyer string) (order.Order, error) {
+	err := f.called(ctx, func() { f.id = id })
+	if err == nil && buyer != "" && buyer != f.order.Buyer {
 		return order.Order{}, order.ErrUnknownOrder
 	}
-	return f.order, f.err
+	return f.order, err
 }
 
-func (f *fakeOrders) Refund(_ context.Context, id uuid.UUID, restock bool) (order.Order, error) {
-	f.note(func() { f.id, f.restock = id, restock })
-	return f.order, f.err
+func (f *fakeOrders) Refund(ctx context.Context, id uuid.UUID, restock bool) (order.Order, error) {
+	err := f.called(ctx, func() { f.id, f.restock = id, restock })
+	return f.order, err
 }
 
-func (f *fakeOrders) Payments(_ context.Context, filter order.PaymentFilter) ([]order.Payment, string, error) {
-	f.note(func() { f.due = filter })
-	return f.payments, f.later, f.err
+func (f *fakeOrders) Payments(ctx context.Context, filter order.PaymentFilter) ([]order.Payment, string, error) {
+	err := f.called(ctx, func() { f.due = filter })
+	return f.payments, f.later, err
 }
 
-func (f *fakeOrders) Refunded(_ context.Context, payment string) (order.Payment, error) {
-	f.note(func() { f.payment = payment })
-	return order.Payment{ID: payment, OrderID: testID, Status: "refunded", CreatedAt: testTime, ChangedAt: testTime}, f.err
+func (f *fakeOrders) Refunded(ctx context.Context, payment string) (order.Payment, error) {
+	err := f.called(ctx, func() { f.payment = payment })
+	return order.Payment{ID: payment, OrderID: testID, Status: "refunded", CreatedAt: testTime, ChangedAt: testTime}, err
 }
 
-func (f *fakeOrders) SetStock(_ context.Context, set stock.Setting) (admin.Stock, bool, error) {
-	f.note(func() { f.set = set })
+func (f *fakeOrders) SetStock(ctx context.Context, set stock.Setting) (admin.Stock, bool, error) {
+	err := f.called(ctx, func() { f.set = set })
 	st := admin.Stock{SKU: set.SKU, Kind: set.Kind, Total: set.Total, Available: set.Total}
 	if set.BuyerLimit != nil {
 		st.BuyerLimit = *set.BuyerLimit
@@ -137,29 +142,28 @@ func (f *fakeOrders) SetStock(_ context.Context, set stock.Setting) (admin.Stock
 	if set.ClosesAt != nil {
 		st.ClosesAt = *set.ClosesAt
 	}
-	return st, f.created, f.err
+	return st, f.created, err
 }
 
-func (f *fakeOrders) Stock(_ context.Context, sku stock.SKU) (admin.Stock, error) {
-	f.note(func() { f.sku = sku })
-	return admin.Stock{SKU: sku, Kind: stock.Product, Total: 1000, Available: 998, Sold: 2}, f.err
+func (f *fakeOrders) Stock(ctx context.Context, sku stock.SKU) (admin.Stock, error) {
+	err := f.called(ctx, func() { f.sku = sku })
+	return admin.Stock{SKU: sku, Kind: stock.Product, Total: 1000, Available: 998, Sold: 2}, err
 }
 
-func (f *fakeOrders) ListStock(_ context.Context, after stock.SKU, limit int) ([]admin.Stock, stock.SKU, error) {
-	f.note(func() { f.sku, f.limit = after, limit })
-	return f.page, f.next, f.err
+func (f *fakeOrders) ListStock(ctx context.Context, after stock.SKU, limit int) ([]admin.Stock, stock.SKU, error) {
+	err := f.called(ctx, func() { f.sku, f.limit = after, limit })
+	return f.page, f.next, err
 }
 
-func (f *fakeOrders) Audit(_ context.Context, sku stock.SKU) (admin.Audit, error) {
-	f.note(func() { f.sku = sku })
+func (f *fakeOrders) Audit(ctx context.Context, sku stock.SKU) (admin.Audit, error) {
+	err := f.called(ctx, func() { f.sku = sku })
 	a := f.audit
 	a.SKU = sku
-	return a, f.err
+	return a, err
 }
 
-func (f *fakeOrders) Ready(context.Context) error {
-	f.note(nil)
-	return f.err
+func (f *fakeOrders) Ready(ctx context.Context) error {
+	return f.called(ctx, func() {})
 }
 
 // backend is the service behind the API.

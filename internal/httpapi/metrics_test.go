@@ -80,41 +80,32 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestRequests_Panic checks that a request whose connection is dropped in the middle of
-// the answer does not count as answered.
-func TestRequests_Panic(t *testing.T) {
-	t.Parallel()
-	registry := prometheus.NewRegistry()
-	c := testConfig(new(fakeOrders))
-	c.Registry = registry
-	c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte("half an ans"))
-		panic("broken")
-	})
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the connection is not dropped")
-			}
-		}()
-		New(c).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics", nil))
-	}()
-	got := series(t, registry)
-	if got["holdfast_http_requests_total GET /metrics 500"] != 1 || got["holdfast_http_requests_total GET /metrics 200"] != 0 {
-		t.Errorf("counted as %v", got)
-	}
-}
-
-// TestRequests_OtherStatus checks that a status that only package http sends is counted too.
+// TestRequests_OtherStatus checks that a status that only package http sends is counted too. A request
+// whose connection is dropped in the middle of the answer does not count as answered.
 func TestRequests_OtherStatus(t *testing.T) {
 	t.Parallel()
-	registry := prometheus.NewRegistry()
-	c := testConfig(new(fakeOrders))
-	c.Registry = registry
-	c.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })
-	New(c).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics", nil))
-	if got := series(t, registry); got["holdfast_http_requests_total GET /metrics 304"] != 1 {
-		t.Errorf("counted as %v", got)
+	for want, metrics := range map[string]http.HandlerFunc{
+		"304": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) },
+		"500": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("half an ans"))
+			panic("broken")
+		},
+	} {
+		registry := prometheus.NewRegistry()
+		c := testConfig(new(fakeOrders))
+		c.Registry, c.Metrics = registry, metrics
+		func() {
+			defer func() {
+				if dropped := recover() != nil; dropped != (want == "500") {
+					t.Errorf("%s: the connection is dropped: %v", want, dropped)
+				}
+			}()
+			New(c).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics", nil))
+		}()
+		got := series(t, registry)
+		if got["holdfast_http_requests_total GET /metrics "+want] != 1 || got["holdfast_http_requests_total GET /metrics 200"] != 0 {
+			t.Errorf("%s is counted as %v", want, got)
+		}
 	}
 }
 

@@ -16,9 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
-	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -277,7 +274,7 @@ func TestDisconnect(t *testing.T) {
 			ctx, disconnect := context.WithCancel(context.Background())
 			disconnect()
 			log := new(logBuffer)
-			c := testConfig(&blockedOrders{})
+			c := testConfig(&fakeOrders{blocks: true})
 			loggingTo(log, slog.LevelInfo)(&c)
 			h := judged(t, New(c))
 			start := time.Now()
@@ -295,7 +292,7 @@ func TestDisconnect(t *testing.T) {
 }
 
 func TestTimeout(t *testing.T) {
-	c := testConfig(&blockedOrders{})
+	c := testConfig(&fakeOrders{blocks: true})
 	c.RequestTimeout = time.Millisecond
 	h := judged(t, New(c))
 	for _, r := range []call{
@@ -323,7 +320,7 @@ func TestTimeout(t *testing.T) {
 // hang.
 func TestReadyAnswersInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := testConfig(&blockedOrders{})
+		c := testConfig(&fakeOrders{blocks: true})
 		c.RequestTimeout = 20 * time.Second
 		start := time.Now()
 		if rec := do(judged(t, New(c)), call{method: "GET", path: "/readyz"}); rec.Code != 503 {
@@ -334,64 +331,6 @@ func TestReadyAnswersInTime(t *testing.T) {
 		}
 	})
 }
-
-// blockedOrders blocks every call until its context ends.
-type blockedOrders struct{ Orders }
-
-func blocked(ctx context.Context) error {
-	<-ctx.Done()
-	return fmt.Errorf("%w: %w", stock.ErrUnavailable, ctx.Err())
-}
-
-func (*blockedOrders) Place(ctx context.Context, _ order.Request) (order.Order, bool, error) {
-	return order.Order{}, false, blocked(ctx)
-}
-
-func (*blockedOrders) Order(ctx context.Context, _ uuid.UUID) (order.Order, error) {
-	return order.Order{}, blocked(ctx)
-}
-
-func (*blockedOrders) List(ctx context.Context, _ order.Filter) ([]order.Order, uuid.UUID, error) {
-	return nil, uuid.Nil, blocked(ctx)
-}
-
-func (*blockedOrders) Pay(ctx context.Context, _ uuid.UUID, _ string) (order.Order, error) {
-	return order.Order{}, blocked(ctx)
-}
-
-func (*blockedOrders) Cancel(ctx context.Context, _ uuid.UUID, _ string) (order.Order, error) {
-	return order.Order{}, blocked(ctx)
-}
-
-func (*blockedOrders) Refund(ctx context.Context, _ uuid.UUID, _ bool) (order.Order, error) {
-	return order.Order{}, blocked(ctx)
-}
-
-func (*blockedOrders) Payments(ctx context.Context, _ order.PaymentFilter) ([]order.Payment, string, error) {
-	return nil, "", blocked(ctx)
-}
-
-func (*blockedOrders) Refunded(ctx context.Context, _ string) (order.Payment, error) {
-	return order.Payment{}, blocked(ctx)
-}
-
-func (*blockedOrders) SetStock(ctx context.Context, _ stock.Setting) (admin.Stock, bool, error) {
-	return admin.Stock{}, false, blocked(ctx)
-}
-
-func (*blockedOrders) Stock(ctx context.Context, _ stock.SKU) (admin.Stock, error) {
-	return admin.Stock{}, blocked(ctx)
-}
-
-func (*blockedOrders) ListStock(ctx context.Context, _ stock.SKU, _ int) ([]admin.Stock, stock.SKU, error) {
-	return nil, "", blocked(ctx)
-}
-
-func (*blockedOrders) Audit(ctx context.Context, _ stock.SKU) (admin.Audit, error) {
-	return admin.Audit{}, blocked(ctx)
-}
-
-func (*blockedOrders) Ready(ctx context.Context) error { return blocked(ctx) }
 
 // TestConcurrentRequests checks that concurrent requests do not share a buffer.
 func TestConcurrentRequests(t *testing.T) {

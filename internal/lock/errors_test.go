@@ -259,51 +259,12 @@ func TestFailedUnlock(t *testing.T) {
 	}
 }
 
-// TestFailedUnlockOfUnwantedHandover makes a waiter give up while a grant is handed over to it, and
-// the release of that grant fail.
-func TestFailedUnlockOfUnwantedHandover(t *testing.T) {
-	t.Parallel()
-	b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverRefusing{g} })
-	l := newLocker(b)
-	lease := mustLockAnew(t, l, "a")
-	ctx, cancel := context.WithCancel(t.Context())
-	waited := make(chan error, 1)
-	go func() {
-		_, err := l.Lock(ctx, "a")
-		waited <- err
-	}()
-	waitForWaiters(t, l, "a", 1)
-	unlocked := make(chan error, 1)
-	go func() { unlocked <- lease.Unlock(t.Context()) }()
-	<-b.handingOver
-	cancel()
-	<-waited
-	close(b.proceed)
-	if err := <-unlocked; !errors.Is(err, errBackend) {
-		t.Errorf("Unlock: %v, want %v", err, errBackend)
-	}
-	mustBeEmpty(t, l)
-}
-
-// handsOverRefusing hands over a grant whose release fails.
-type handsOverRefusing struct{ *fakeGrant }
-
-func (g handsOverRefusing) HandOver(context.Context, func(error)) (Grant, error) {
-	g.beginHandover()
-	return refusesRelease{}, nil
-}
-
-// unhandable is a grant that cannot be handed over.
-type unhandable struct{ *fakeGrant }
-
-func (unhandable) HandOver(context.Context, func(error)) (Grant, error) { return nil, errBackend }
-
 // TestLossOfSharedLock loses a lock on which one owner has two leases. The owner can take the lock
 // again before it has unlocked them. Each Unlock must report the loss. The last one must release
 // the grant, although there is a waiter, and leave the owner its later grant.
 func TestLossOfSharedLock(t *testing.T) {
 	t.Parallel()
-	b := newFakeBackend(func(g *fakeGrant) Grant { return unhandable{g} })
+	b := handsOverBy(func(*fakeGrant) (Grant, error) { return nil, errBackend })
 	l := newLocker(b)
 	one, two := mustLockBy(t, l, "owner"), mustLockBy(t, l, "owner")
 	(<-b.grants).lost(ErrDeleted)
@@ -313,13 +274,7 @@ func TestLossOfSharedLock(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the owner's next request: %v", err)
 	}
-	waiting, giveUp := context.WithCancel(t.Context())
-	gaveUp := make(chan error, 1)
-	go func() {
-		_, err := l.Lock(waiting, "a")
-		gaveUp <- err
-	}()
-	waitForWaiters(t, l, "a", 1)
+	w := startWaiter(t, l, 1)
 	for _, lease := range []Lease{one, two} {
 		if cause := context.Cause(lease.Context()); !errors.Is(cause, ErrDeleted) {
 			t.Errorf("the lease has ended with %v", cause)
@@ -332,8 +287,8 @@ func TestLossOfSharedLock(t *testing.T) {
 		t.Errorf("the grant was released %d times", b.released.Load())
 	}
 	mustUnlock(t, mustLockBy(t, l, "owner"))
-	giveUp()
-	<-gaveUp
+	w.giveUp()
+	<-w.failed
 	mustUnlock(t, later)
 	mustBeEmpty(t, l)
 }

@@ -47,22 +47,65 @@ func (g *fakeGrant) Release(context.Context) error {
 }
 
 // beginHandover returns when the test lets the handover proceed.
-func (g *fakeGrant) beginHandover() {
-	close(g.backend.handingOver)
-	<-g.backend.proceed
+func (b *fakeBackend) beginHandover() {
+	close(b.handingOver)
+	<-b.proceed
 }
 
-// handsOver is a grant that hands itself over.
-type handsOver struct{ *fakeGrant }
+// handsOver is a grant whose handover is made by the function to. next has the callback of the
+// waiter.
+type handsOver struct {
+	*fakeGrant
+	to func(next *fakeGrant) (Grant, error)
+}
 
 func (g handsOver) HandOver(_ context.Context, lost func(error)) (Grant, error) {
-	g.beginHandover()
-	next := &fakeGrant{g.backend, lost}
-	g.backend.grants <- next
+	return g.to(&fakeGrant{g.backend, lost})
+}
+
+// handsOverBy returns a backend whose grants hand themselves over by the function.
+func handsOverBy(to func(next *fakeGrant) (Grant, error)) *fakeBackend {
+	return newFakeBackend(func(g *fakeGrant) Grant { return handsOver{g, to} })
+}
+
+// handsOverItself hands over a plain grant, when the test lets it.
+func handsOverItself(next *fakeGrant) (Grant, error) {
+	next.backend.beginHandover()
+	next.backend.grants <- next
 	return next, nil
 }
 
-func handsOverItself(g *fakeGrant) Grant { return handsOver{g} }
+// contender is a request for the lock a.
+type contender struct {
+	granted chan Lease // delivers nil if the request has failed
+	failed  chan error
+	giveUp  context.CancelFunc
+}
+
+// startWaiter requests the lock a, and returns when n requests wait for it.
+func startWaiter(t *testing.T, l *locker, n int) contender {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	c := contender{make(chan Lease, 1), make(chan error, 1), cancel}
+	go func() {
+		lease, err := l.Lock(ctx, "a")
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		c.failed <- err
+		c.granted <- lease
+	}()
+	waitForWaiters(t, l, "a", n)
+	return c
+}
+
+// unlock unlocks the lease meanwhile. The channel receives the answer.
+func unlock(t *testing.T, lease Lease) <-chan error {
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- lease.Unlock(t.Context()) }()
+	return unlocked
+}
 
 // mustLockAnew locks a name. The bounded time in which the process may keep the lock does not pass
 // meanwhile, even on a slow machine.
@@ -77,64 +120,46 @@ func mustLockAnew(t *testing.T, l *locker, name string) Lease {
 // grant that is handed over, or the grant must be released.
 func TestHandover(t *testing.T) {
 	t.Parallel()
-	type waiter struct {
-		locker  *locker
-		granted chan Lease // delivers nil if the waiter has given up
-		giveUp  context.CancelFunc
-		another chan Lease // delivers the lease of a second waiter
-	}
 	for _, test := range []struct {
 		name      string
-		meanwhile func(t *testing.T, holder *fakeGrant, w waiter)
+		meanwhile func(t *testing.T, l *locker, holder *fakeGrant, w contender)
 		granted   bool  // the waiter gets the grant that is handed over
 		released  int64 // number of grants released when the handover has ended
 	}{
-		{"waiter stays", func(*testing.T, *fakeGrant, waiter) {}, true, 0},
-		{"waiter gives up", func(_ *testing.T, _ *fakeGrant, w waiter) {
+		{"waiter stays", func(*testing.T, *locker, *fakeGrant, contender) {}, true, 0},
+		{"waiter gives up", func(_ *testing.T, _ *locker, _ *fakeGrant, w contender) {
 			w.giveUp()
 			<-w.granted
 		}, false, 1},
-		{"waiter gives up before another one", func(t *testing.T, _ *fakeGrant, w waiter) {
-			go func() { w.another <- mustLock(t, w.locker, "a") }()
-			waitForWaiters(t, w.locker, "a", 2)
+		{"waiter gives up before another one", func(t *testing.T, l *locker, _ *fakeGrant, w contender) {
+			another := startWaiter(t, l, 2)
 			w.giveUp()
 			<-w.granted
+			go func() { w.granted <- <-another.granted }()
 		}, false, 1},
-		{"holder loses its lease", func(t *testing.T, holder *fakeGrant, w waiter) {
+		{"holder loses its lease", func(t *testing.T, _ *locker, holder *fakeGrant, w contender) {
 			holder.lost(ErrDeleted) // the waiter asks the backend itself, and unlocks before the handover ends
 			mustUnlock(t, <-w.granted)
 		}, false, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b := newFakeBackend(handsOverItself)
+			b := handsOverBy(handsOverItself)
 			l := newLocker(b)
 			lease := mustLockAnew(t, l, "a")
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			w := waiter{l, make(chan Lease, 1), cancel, make(chan Lease, 1)}
-			go func() {
-				lease, err := l.Lock(ctx, "a")
-				if err != nil && !errors.Is(err, context.Canceled) {
-					t.Error(err)
-				}
-				w.granted <- lease
-			}()
-			waitForWaiters(t, l, "a", 1)
-			unlocked := make(chan struct{})
-			go func() {
-				defer close(unlocked)
-				mustUnlock(t, lease)
-			}()
+			w := startWaiter(t, l, 1)
+			unlocked := unlock(t, lease)
 			<-b.handingOver
-			test.meanwhile(t, <-b.grants, w)
+			test.meanwhile(t, l, <-b.grants, w)
 			close(b.proceed)
-			<-unlocked
+			if err := <-unlocked; err != nil {
+				t.Error(err)
+			}
 			if n := b.released.Load(); n != test.released {
 				t.Errorf("released %d grants, want %d", n, test.released)
 			}
 			if strings.Contains(test.name, "another") {
-				mustUnlock(t, testenv.Receive(t, "the other waiter has the lock", w.another))
+				mustUnlock(t, testenv.Receive(t, "the other waiter has the lock", w.granted))
 			}
 			if test.granted { // the loss of the grant that was handed over ends the lease
 				lease := testenv.Receive(t, "the waiter has the lock", w.granted)
@@ -156,22 +181,16 @@ func TestHandover(t *testing.T) {
 // next waiter. The waiter must keep the turn.
 func TestLeaseLostAfterHandover(t *testing.T) {
 	t.Parallel()
-	b := newFakeBackend(handsOverItself)
+	b := handsOverBy(handsOverItself)
 	close(b.proceed)
 	l := newLocker(b)
 	first := mustLockAnew(t, l, "a")
 	holder := <-b.grants
-	granted := make(chan Lease, 1)
-	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(t, l, "a", 1)
+	w := startWaiter(t, l, 1)
 
 	next := l.queue.nextWaiter("a").hold
 	next.mu.Lock() // stops the handover while the handover has the queue locked
-	unlocked := make(chan struct{})
-	go func() {
-		defer close(unlocked)
-		mustUnlock(t, first)
-	}()
+	unlocked := unlock(t, first)
 	<-b.handingOver
 	testenv.Await(t, "the queue is in use", func() bool {
 		free := l.queue.mu.TryLock()
@@ -187,10 +206,12 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 	}()
 	testenv.Await(t, "the holder has lost the lock", first.(*lease).hold.isLost)
 	next.mu.Unlock()
-	<-unlocked
+	if err := <-unlocked; err != nil {
+		t.Error(err)
+	}
 	<-lost
 
-	second := <-granted
+	second := <-w.granted
 	if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
 		t.Errorf("TryLock while the waiter holds the lock: %v", err)
 	}
@@ -210,25 +231,21 @@ func (h *hold) isLost() bool {
 // itself meanwhile. The waiter's own lease must not end.
 func TestHandoverTooLate(t *testing.T) {
 	t.Parallel()
-	b := newFakeBackend(handsOverItself)
+	b := handsOverBy(handsOverItself)
 	l := newLocker(b)
 	first := mustLockAnew(t, l, "a")
 	holder := <-b.grants
-	granted := make(chan Lease, 1)
-	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(t, l, "a", 1)
-	unlocked := make(chan struct{})
-	go func() {
-		defer close(unlocked)
-		mustUnlock(t, first)
-	}()
+	w := startWaiter(t, l, 1)
+	unlocked := unlock(t, first)
 	<-b.handingOver
 	holder.lost(ErrDeleted)
-	second := <-granted
+	second := <-w.granted
 	<-b.grants // the waiter's own grant
 	close(b.proceed)
 	(<-b.grants).lost(ErrDeleted) // the grant that was handed over
-	<-unlocked
+	if err := <-unlocked; err != nil {
+		t.Error(err)
+	}
 	if err := context.Cause(second.Context()); err != nil {
 		t.Errorf("the waiter's lease ended: %v", err)
 	}
@@ -240,7 +257,7 @@ type pipelined struct{ *fakeGrant }
 
 func (g pipelined) StartRelease() (wait func(context.Context) error) {
 	return func(ctx context.Context) error {
-		g.beginHandover()
+		g.backend.beginHandover()
 		return g.Release(ctx)
 	}
 }
@@ -258,21 +275,17 @@ func TestNextWaiterAsksDuringRelease(t *testing.T) {
 	}
 	l := newLocker(b)
 	first := mustLock(t, l, "a")
-	granted := make(chan Lease, 1)
-	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(t, l, "a", 1)
-	unlocked := make(chan struct{})
-	go func() {
-		defer close(unlocked)
-		mustUnlock(t, first)
-	}()
+	w := startWaiter(t, l, 1)
+	unlocked := unlock(t, first)
 	<-b.handingOver
-	second := testenv.Receive(t, "the waiter asks", granted) // the backend grants every request
+	second := testenv.Receive(t, "the waiter asks", w.granted) // the backend grants every request
 	if n := b.released.Load(); n != 0 {
 		t.Errorf("%d grants were released before the answer", n)
 	}
 	close(b.proceed)
-	<-unlocked
+	if err := <-unlocked; err != nil {
+		t.Error(err)
+	}
 	if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
 		t.Errorf("TryLock while the waiter holds the lock: %v", err)
 	}
@@ -297,82 +310,62 @@ func (g losesOnRelease) Release(ctx context.Context) error {
 	return g.grant.Release(ctx)
 }
 
-// handsOverLosing hands over a losesOnRelease.
-type handsOverLosing struct{ *fakeGrant }
-
-func (g handsOverLosing) HandOver(_ context.Context, lost func(error)) (Grant, error) {
-	g.beginHandover()
-	return losesOnRelease{&fakeGrant{g.backend, lost}}, nil
-}
-
-// TestUnwantedHandoverLost loses a grant while it is released because its waiter has given up. The
-// lost callback must not block, because Release would then never return.
-func TestUnwantedHandoverLost(t *testing.T) {
+// TestUnwantedHandover makes a waiter give up while a grant is handed over to it, and that grant be lost
+// as it is released, or its release fail. The lost callback must not block, because Release would then
+// never return.
+func TestUnwantedHandover(t *testing.T) {
 	t.Parallel()
-	b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverLosing{g} })
-	l := newLocker(b)
-	first := mustLockAnew(t, l, "a")
-	ctx, giveUp := context.WithCancel(t.Context())
-	gaveUp := make(chan error, 1)
-	go func() {
-		_, err := l.Lock(ctx, "a")
-		gaveUp <- err
-	}()
-	waitForWaiters(t, l, "a", 1)
-	unlocked := make(chan error, 1)
-	go func() { unlocked <- first.Unlock(t.Context()) }()
-	<-b.handingOver
-	giveUp()
-	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
-		t.Errorf("Lock of the cancelled waiter: %v", err)
+	for want, handedOver := range map[error]func(next *fakeGrant) Grant{
+		nil:        func(next *fakeGrant) Grant { return losesOnRelease{next} },
+		errBackend: func(*fakeGrant) Grant { return refusesRelease{} },
+	} {
+		b := handsOverBy(func(next *fakeGrant) (Grant, error) {
+			next.backend.beginHandover()
+			return handedOver(next), nil
+		})
+		l := newLocker(b)
+		first := mustLockAnew(t, l, "a")
+		w := startWaiter(t, l, 1)
+		unlocked := unlock(t, first)
+		<-b.handingOver
+		w.giveUp()
+		if err := <-w.failed; !errors.Is(err, context.Canceled) {
+			t.Errorf("Lock of the cancelled waiter: %v", err)
+		}
+		close(b.proceed)
+		if err := testenv.Receive(t, "Unlock returns", unlocked); !errors.Is(err, want) {
+			t.Errorf("Unlock: %v, want %v", err, want)
+		}
+		mustBeEmpty(t, l)
 	}
-	close(b.proceed)
-	if err := testenv.Receive(t, "Unlock returns", unlocked); err != nil {
-		t.Error(err)
-	}
-}
-
-// handsOverLost hands over a grant that has already been lost.
-type handsOverLost struct{ *fakeGrant }
-
-func (g handsOverLost) HandOver(_ context.Context, lost func(error)) (Grant, error) {
-	lost(ErrDeleted)
-	return &fakeGrant{g.backend, lost}, nil
 }
 
 // TestLossDuringHandover loses a grant before the waiter receives it. The
 // waiter's lease must end.
 func TestLossDuringHandover(t *testing.T) {
 	t.Parallel()
-	l := newLocker(newFakeBackend(func(g *fakeGrant) Grant { return handsOverLost{g} }))
+	l := newLocker(handsOverBy(func(next *fakeGrant) (Grant, error) {
+		next.lost(ErrDeleted)
+		return next, nil
+	}))
 	first := mustLockAnew(t, l, "a")
-	granted := make(chan Lease, 1)
-	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(t, l, "a", 1)
-	mustUnlock(t, first)
-	second := <-granted
+	second := unlockToWaiter(t, l, first)
 	testenv.Receive(t, "the lease ends", second.Context().Done())
 	if err := second.Unlock(t.Context()); !errors.Is(err, ErrLost) {
 		t.Errorf("Unlock of a lost lease: %v", err)
 	}
 }
 
-// handsOverAgain is a grant that hands itself over any number of times.
-type handsOverAgain struct{ *fakeGrant }
-
-func (g handsOverAgain) HandOver(_ context.Context, lost func(error)) (Grant, error) {
-	return handsOverAgain{&fakeGrant{g.backend, lost}}, nil
-}
+// handsOverAgain hands over a grant that hands itself over again.
+func handsOverAgain(next *fakeGrant) (Grant, error) { return handsOver{next, handsOverAgain}, nil }
 
 // unlockToWaiter unlocks the lease of the lock a while a waiter waits, and returns the waiter's
 // lease.
 func unlockToWaiter(t *testing.T, l *locker, held Lease) Lease {
 	t.Helper()
-	granted := make(chan Lease, 1)
-	go func() { granted <- mustLock(t, l, "a") }()
-	waitForWaiters(t, l, "a", 1)
+	w := startWaiter(t, l, 1)
 	mustUnlock(t, held)
-	return testenv.Receive(t, "the waiter has the lock", granted)
+	return testenv.Receive(t, "the waiter has the lock", w.granted)
 }
 
 // TestOtherProcessesGetATurn hands a lock over within the process until it is released: after
@@ -389,7 +382,7 @@ func TestOtherProcessesGetATurn(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b := newFakeBackend(func(g *fakeGrant) Grant { return handsOverAgain{g} })
+			b := handsOverBy(handsOverAgain)
 			l := newLocker(b)
 			held := mustLock(t, l, "a")
 			since := time.Now().Add(test.since)

@@ -55,7 +55,7 @@ var httpAPI = []mutant{
 	{"superseded is an internal error", statuses, "{stock.ErrSuperseded, superseded,", "{nil, superseded,", "internal/httpapi TestContract/superseded"},
 	{"connections stay open while draining", envelope, "if a.Draining() {", "if false {", "internal/httpapi TestDraining"},
 	{"a client's path is looked up as a route", envelope, "c.FullPath(), status, took", "c.Request.URL.Path, status, took", "internal/httpapi TestRequests/an_ID_in_the_path"},
-	{"half an answer counts as an answer", envelope, "status = http.StatusInternalServerError", "", "internal/httpapi TestRequests_Panic"},
+	{"half an answer counts as an answer", envelope, "status = http.StatusInternalServerError", "", "internal/httpapi TestRequests_OtherStatus"},
 	{"a panic keeps the headers of the answer", envelope, "delete(c.Writer.Header(), name)", "_ = name", "internal/httpapi TestPanicTooLate"},
 	{"a limited client may try again too early", limiting, "(wait+time.Second-1)/time.Second", "wait/time.Second", "internal/httpapi TestRateLimit"},
 	{"the first refusal of a kind is no increase", requests, "a.byStatus[def.status] = m.counter(label, def.status)", "_ = def", "internal/httpapi TestRequests/a_guessed_token"},

@@ -75,7 +75,7 @@ var locks = []mutant{
 	{"no sharded channel is subscribed", redisSubscriptions, "if !s.owner.cluster {", "if true {", "internal/lock/redis TestRedissonHolderExcludesOurs/sharded"},
 	{"any length of a lease is accepted", redisLock, "if b.lease < minLease {", "if false {", "internal/lock/redis TestShortLeaseIsRefused"},
 	{"a confirmation extends a fixed lease", redisConfirm, "if g.backend.fixed {", "if false {", "internal/lock/redis TestConfirmFixedLease"},
-	{"a confirmation hides why a redis lock is lost", redisWatchdog, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestConfirmTellsTheReason"},
+	{"a confirmation hides why a redis lock is lost", redisWatchdog, "case !held:\n\t\treturn time.Time{}, lock.ErrDeleted\n\t}\n\treturn asked", "case !held:\n\t\treturn time.Time{}, lock.ErrLost\n\t}\n\treturn asked", "internal/lock/redis TestReleaseSentTwice"},
 	{"withlock calls a database without the schema held", "cmd/withlock/main.go", "case errors.Is(err, lock.ErrNotMigrated):", "case false:", "cmd/withlock TestNotMigrated/MariaDB"},
 	{"locks on MariaDB without the sequence of tokens", mysqlLock, "		return s, lock.ErrNotMigrated\n", "		return s, nil\n", "internal/lock/session TestNotMigrated/MariaDB"},
 	{"locks on PostgreSQL without the sequence of tokens", postgresLock, "if err == nil && !migrated {", "if false {", "internal/lock/session TestNotMigrated/PostgreSQL"},

@@ -23,7 +23,7 @@ var queued = []mutant{
 		"go func() { _, _ = q.journal.Queue(context.WithoutCancel(ctx), d, q.ledger.Now()) }()\n\treturn stock.Take{Deduction: d, QueuedAt: q.ledger.Now()}, nil", "internal/protocol TestLostQueueAnswer/MariaDB"},
 	{"an order leaves the journal before its commit", consumer, "\t\t\tends <- c.trace(ctx, t)", "\t\t\t_ = c.journal.Finish(ctx, t)\n\t\t\tends <- c.trace(ctx, t)", "internal/protocol TestQueuedOrder/SQLite"},
 	{"recovery voids a queued order's take", flightLua, "not waiting[found[i]] then", "true then", "internal/protocol TestQueuedOrder/SQLite"},
-	{"the take of a lost queued order stays in flight", flightLua, "= entry and true", "= true", "internal/stock/gate TestLostQueue/Redis"},
+	{"the take of a lost queued order stays in flight", flightLua, "= entry and true", "= true", "internal/stock/gate TestQueuedTakesAreLeft/Redis"},
 	{"a request gives back what a fast consumer committed", queueing, "err == nil && ended(found, t):", "false:", "internal/protocol TestFastConsumer/MariaDB"},
 	{"a key is not looked up after it is queued", queueing, "\tif !keyed {", "\tif true {", "internal/protocol TestQueuedTwinOfACommittedOrder/SQLite"},
 	{"a queued order whose answer is lost is given back", service, "return Order{}, Unknown(fmt.Errorf(\"queueing the order: %w\", err))",

@@ -51,6 +51,46 @@ var faultsOf = map[string][]aFault{
 	"Refunded": {{"none", ErrUnknownPayment, false}, unreachable},
 }
 
+// flaky makes one call of a service to its stores or its reconciler fail. The failed call has no
+// effect. Without a flaky, no call fails.
+type flaky struct {
+	at    int      // the call that fails, counted from 1
+	err   error    // error of the failed call
+	lost  bool     // the error means an unknown outcome, and not a refusal
+	calls []string // names of all calls
+}
+
+// call records a call, and returns the error if this call must fail.
+func (f *flaky) call(name string) error {
+	if f == nil {
+		return nil
+	}
+	f.calls = append(f.calls, name)
+	if len(f.calls) == f.at {
+		return f.err
+	}
+	return nil
+}
+
+// outcome is the outcome of a call that failed with err.
+func (f *flaky) outcome(err error) Outcome {
+	if f.lost {
+		return Unknown(err)
+	}
+	return Refused(err)
+}
+
+// makeFlaky makes a call fail to anything that the shop's service calls.
+func (s *shop) makeFlaky(f *flaky) {
+	if s.gate != nil {
+		s.gate.flaky = f
+	}
+	if q, ok := s.queue.(*fakeQueue); ok {
+		q.flaky = f
+	}
+	s.ledger.flaky, s.reconciler.flaky = f, f
+}
+
 // scenario is one request to a service.
 type scenario struct {
 	name    string
@@ -77,7 +117,9 @@ var scenarios = []scenario{
 	{name: "queue", prepare: queueing(nil), do: placing(ask)},
 	{name: "queue under a key", prepare: queueing(nil), do: placing(keyed)},
 	{name: "queue, and a consumer commits it", prepare: queueing(func(s *shop, t stock.Take) {
-		s.ledger.Record(context.Background(), t)
+		o := queuedOrder(t)
+		o.Status = Pending
+		s.ledger.record(t, o)
 		s.gate.settle(t)
 	}), do: placing(keyed)},
 	{name: "queue, and a consumer refuses it", prepare: queueing(func(s *shop, t stock.Take) {

@@ -2,6 +2,7 @@ package order
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,9 +91,18 @@ type fakeGate struct {
 	refuse func() error // called before a take, unless nil; take returns its error
 	lost   error        // the answer of a take that was cut, if not nil
 	stuck  error        // the answer of every give, if not nil
+
+	*flaky
 }
 
 func (g *fakeGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
+	if err := g.call("Take"); err != nil {
+		return stock.Take{}, err
+	}
+	return g.take(ctx, d)
+}
+
+func (g *fakeGate) take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
 	g.takes++
 	if err := ctx.Err(); err != nil {
 		return stock.Take{}, err
@@ -157,7 +167,7 @@ func (g *fakeGate) give(t stock.Take) error {
 	return nil
 }
 
-// fill replaces all counts and drops what is in flight.
+// fill replaces the counts and drops what is in flight.
 func (g *fakeGate) fill(epoch int64, available map[stock.SKU]int64) {
 	g.epoch = epoch
 	clear(g.inFlight)
@@ -179,9 +189,14 @@ type fakeLedger struct {
 	answer      func(out Outcome) Outcome                    // replaces the answer of Record, if not nil
 	read        func(id uuid.UUID) (found *Order, err error) // replaces Order, if not nil
 	unreachable error                                        // error of resolving a take, if not nil
+
+	*flaky
 }
 
 func (l *fakeLedger) Record(ctx context.Context, t stock.Take) (Order, Outcome) {
+	if err := l.call("Record"); err != nil {
+		return Order{}, l.outcome(err)
+	}
 	l.records++
 	if l.before != nil {
 		l.before(t)
@@ -245,6 +260,9 @@ func (l *fakeLedger) void(id uuid.UUID) {
 }
 
 func (l *fakeLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
+	if err := l.call("Order"); err != nil {
+		return nil, err
+	}
 	if l.read != nil {
 		return l.read(id)
 	}
@@ -256,6 +274,9 @@ func (l *fakeLedger) Order(_ context.Context, id uuid.UUID) (*Order, error) {
 
 // Change makes the change that decide chooses. An order is due if it expires at all.
 func (l *fakeLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (_ Order, returned []stock.Change, _ error) {
+	if err := l.call("Change"); err != nil {
+		return Order{}, nil, err
+	}
 	o, ok := l.orders[id]
 	if !ok || o.Status == Void || options.Buyer != "" && options.Buyer != o.Buyer {
 		return Order{}, nil, ErrUnknownOrder
@@ -298,6 +319,9 @@ func (l *fakeLedger) save(o Order) {
 }
 
 func (l *fakeLedger) Revive(_ context.Context, expired Order, t stock.Take, payment string) (Order, Outcome) {
+	if err := l.call("Revive"); err != nil {
+		return Order{}, l.outcome(err)
+	}
 	o := l.orders[expired.ID]
 	if o.Status != Expired || o.Version != expired.Version {
 		return Order{}, Refused(stock.ErrRowChanged)
@@ -329,6 +353,9 @@ func (l *fakeLedger) refuse(t stock.Take) {
 }
 
 func (l *fakeLedger) Refunded(_ context.Context, payment string) (Payment, error) {
+	if err := l.call("Refunded"); err != nil {
+		return Payment{}, err
+	}
 	p, ok := l.payments[payment]
 	if !ok {
 		return p, ErrUnknownPayment
@@ -341,10 +368,16 @@ func (l *fakeLedger) Refunded(_ context.Context, payment string) (Payment, error
 }
 
 func (l *fakeLedger) History(_ context.Context, id uuid.UUID, version int64) ([]Step, error) {
+	if err := l.call("History"); err != nil {
+		return nil, err
+	}
 	return l.histories[id][:version], nil
 }
 
 func (l *fakeLedger) Orders(_ context.Context, f Filter) (page []Order, err error) {
+	if err := l.call("Orders"); err != nil {
+		return nil, err
+	}
 	for _, o := range l.orders {
 		page = append(page, o)
 	}
@@ -354,6 +387,9 @@ func (l *fakeLedger) Orders(_ context.Context, f Filter) (page []Order, err erro
 }
 
 func (l *fakeLedger) Payments(_ context.Context, f PaymentFilter) (page []Payment, err error) {
+	if err := l.call("Payments"); err != nil {
+		return nil, err
+	}
 	for _, id := range slices.Sorted(maps.Keys(l.payments)) {
 		if id > f.After && len(page) < f.Limit {
 			page = append(page, l.payments[id])
@@ -380,38 +416,50 @@ func (l *fakeLedger) sold(sku stock.SKU) (sold int64) {
 
 // fakeReconciler reconciles the fakes.
 type fakeReconciler struct {
-	gate    *fakeGate // nil: the shop has no gate
-	ledger  *fakeLedger
-	open    int           // takes that could not be ended
-	retried [][]stock.SKU // the SKUs of each call of PrepareRetry
+	gate   *fakeGate // nil: the shop has no gate
+	ledger *fakeLedger
+	open   int // takes that could not be ended
 
 	unusable error // the answer of Usable, if not nil
 	cannot   error // the answer of PrepareRetry, if not nil
+
+	*flaky
 }
 
-func (r *fakeReconciler) Usable(context.Context) error { return r.unusable }
+func (r *fakeReconciler) Usable(context.Context) error {
+	return cmp.Or(r.call("Usable"), r.unusable)
+}
 
+// PrepareRetry fills the counts of the SKUs, and no others.
 func (r *fakeReconciler) PrepareRetry(_ context.Context, reason error, skus ...stock.SKU) error {
-	r.retried = append(r.retried, skus)
+	if err := r.call("PrepareRetry"); err != nil {
+		return err
+	}
 	if !stock.Reconcilable(reason) {
 		return fmt.Errorf("asked to prepare a retry that is not possible: %v", reason) // not that reason itself
 	}
 	if r.cannot != nil {
 		return r.cannot
 	}
+	counts := make(map[stock.SKU]int64)
 	for _, sku := range skus {
-		if _, ok := r.ledger.available[sku]; !ok {
+		available, ok := r.ledger.available[sku]
+		if !ok {
 			return stock.Refuse(sku, stock.ErrUnknownSKU)
 		}
+		counts[sku] = available
 	}
 	r.ledger.epoch++
 	if r.gate != nil {
-		r.gate.fill(r.ledger.epoch, r.ledger.available)
+		r.gate.fill(r.ledger.epoch, counts)
 	}
 	return nil
 }
 
-func (r *fakeReconciler) FinishTake(ctx context.Context, t stock.Take, out Outcome) Outcome {
+func (r *fakeReconciler) FinishTake(_ context.Context, t stock.Take, out Outcome) Outcome {
+	if err := r.call("FinishTake"); err != nil && !out.Committed() {
+		return Unknown(errors.Join(out.Reason(), err))
+	}
 	if out.Unknown() {
 		switch resolved := r.ledger.resolve(t); {
 		case resolved.Unknown():
@@ -426,7 +474,7 @@ func (r *fakeReconciler) FinishTake(ctx context.Context, t stock.Take, out Outco
 	case out.Unknown():
 		r.open++
 	case !out.Committed():
-		r.GiveBack(ctx, t)
+		r.giveBack(t)
 	case r.gate != nil:
 		r.gate.settle(t)
 	}
@@ -434,6 +482,10 @@ func (r *fakeReconciler) FinishTake(ctx context.Context, t stock.Take, out Outco
 }
 
 func (r *fakeReconciler) GiveBack(_ context.Context, t stock.Take) bool {
+	return r.call("GiveBack") == nil && r.giveBack(t)
+}
+
+func (r *fakeReconciler) giveBack(t stock.Take) bool {
 	if r.gate == nil {
 		return true
 	}
@@ -446,7 +498,7 @@ func (r *fakeReconciler) GiveBack(_ context.Context, t stock.Take) bool {
 
 // BringToGate sets the gate's counts to the ledger's, less what is in flight.
 func (r *fakeReconciler) BringToGate(_ context.Context, additions ...stock.Change) {
-	if r.gate == nil {
+	if r.call("BringToGate") != nil || r.gate == nil {
 		return
 	}
 	for _, c := range additions {
@@ -460,6 +512,64 @@ func (r *fakeReconciler) BringToGate(_ context.Context, additions ...stock.Chang
 			}
 		}
 	}
+}
+
+// fakeQueue is a queue. It is for one goroutine.
+type fakeQueue struct {
+	gate    *fakeGate
+	ledger  *fakeLedger
+	takes   map[uuid.UUID]stock.Take // by order
+	consume func(stock.Take)         // ends an order as soon as it is queued, if not nil
+
+	*flaky
+}
+
+func (q *fakeQueue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error) {
+	if err := q.call("Queue"); err != nil {
+		return stock.Take{}, err
+	}
+	if _, ok := q.takes[d.OrderID]; ok {
+		return stock.Take{}, stock.ErrInFlight
+	}
+	t, err := q.gate.take(ctx, d)
+	if err != nil {
+		return t, err
+	}
+	t.QueuedAt = time.Now()
+	if q.consume != nil {
+		q.consume(t)
+	} else {
+		q.takes[t.OrderID] = t
+	}
+	return t, nil
+}
+
+func (q *fakeQueue) Accept(_ context.Context, t stock.Take, keyed bool) (Order, Outcome) {
+	if err := q.call("Accept"); err != nil {
+		return Order{}, q.outcome(err)
+	}
+	if found, ok := q.ledger.orders[t.OrderID]; ok && keyed && found.TakeID != t.TakeID {
+		delete(q.takes, t.OrderID)
+		_ = q.gate.give(t)
+		return Order{}, Duplicate(&found)
+	}
+	return queuedOrder(t), Committed()
+}
+
+func (q *fakeQueue) Order(_ context.Context, id uuid.UUID) (*Order, error) {
+	if err := q.call("Queued"); err != nil {
+		return nil, err
+	}
+	t, ok := q.takes[id]
+	if !ok {
+		return nil, ErrUnknownOrder
+	}
+	o := queuedOrder(t)
+	return &o, nil
+}
+
+func queuedOrder(t stock.Take) Order {
+	return Order{ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: Queued, Lines: t.Lines, CreatedAt: t.QueuedAt}
 }
 
 // ask is a request for one unit of apple.

@@ -236,31 +236,6 @@ func (s *shop) expired(t *testing.T) Order {
 	return o
 }
 
-// TestRevive_Unknown checks the answer to a late payment whose outcome stays unknown. It
-// may have been recorded, so the answer must not say that it was not.
-func TestRevive_Unknown(t *testing.T) {
-	lost := errors.New("the answer was lost")
-	for name, fault := range map[string]func(*shop){
-		"no answer to the COMMIT": func(s *shop) {
-			s.ledger.answer = func(Outcome) Outcome { return Unknown(lost) }
-			s.ledger.unreachable = errors.New("the ledger is unreachable")
-		},
-		"no answer from the gate": func(s *shop) { s.gate.lost, s.gate.stuck = lost, errors.New("the gate is unreachable") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newShop(true)
-			o := s.expired(t)
-			fault(s)
-			if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrUnavailable) || errors.Is(err, stock.ErrBusy) || !errors.Is(err, lost) {
-				t.Errorf("answered %v, want %q because %q", err, stock.ErrUnavailable, lost)
-			}
-			if s.reconciler.open != 1 {
-				t.Errorf("%d takes are left open, want 1", s.reconciler.open)
-			}
-		})
-	}
-}
-
 // TestRevive_FirstTakeInFlight checks that a late payment waits while the order's first take is
 // being settled, and revives the order then. If the take is not settled in time, nothing may be
 // recorded.
@@ -290,52 +265,24 @@ func TestRevive_FirstTakeInFlight(t *testing.T) {
 	})
 }
 
-// TestOrder_HistoryInOrder checks that the times of a history never decrease, although they come
-// from different clocks.
-func TestOrder_HistoryInOrder(t *testing.T) {
+// TestOrder_History checks the history of an order that was queued, and of one that was not. Its times
+// never decrease, although they come from different clocks.
+func TestOrder_History(t *testing.T) {
 	s := newShop(true)
 	created := time.Date(2026, 11, 11, 20, 0, 0, 0, time.UTC)
 	at := func(seconds int) time.Time { return created.Add(time.Duration(seconds) * time.Second) }
-	id := uuid.New()
-	s.ledger.orders[id] = Order{ID: id, Status: Refunded, CreatedAt: at(0), QueuedUntil: at(-1), Version: 3}
-	s.ledger.histories[id] = []Step{{Status: Expired, At: at(-2)}, {Status: Paid, At: at(5)}, {Status: Refunded, At: at(4)}}
-	o, err := s.Order(t.Context(), id)
-	var times []time.Time
-	for _, step := range o.History {
-		times = append(times, step.At)
-	}
-	if want := []time.Time{at(0), at(0), at(0), at(5), at(5)}; err != nil || !slices.Equal(times, want) {
-		t.Errorf("the history's times are %v (%v), want %v", times, err, want)
-	}
-}
-
-// TestOrder_History checks that an order's history begins with pending.
-func TestOrder_History(t *testing.T) {
-	s := newShop(true)
-	o := s.mustPlace(t, ask())
-	for _, want := range [][]Status{
-		{Pending},
-		{Pending, Paid},
-		{Pending, Paid, Refunded},
-	} {
-		got, err := s.Order(t.Context(), o.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var statuses []Status
-		for _, step := range got.History {
-			statuses = append(statuses, step.Status)
-		}
-		if !slices.Equal(statuses, want) {
-			t.Errorf("history %v, want %v", statuses, want)
-		}
-		if len(want) == 1 {
-			_, err = s.Pay(t.Context(), o.ID, "payment-1")
+	steps := []Step{{Status: Expired, At: at(-2)}, {Status: Paid, At: at(5)}, {Status: Refunded, At: at(4)}}
+	want := []Step{{Queued, at(0)}, {Pending, at(0)}, {Expired, at(0)}, {Paid, at(5)}, {Refunded, at(5)}}
+	for _, queued := range []bool{true, false} {
+		o := Order{ID: uuid.New(), Status: Refunded, CreatedAt: at(0), Version: 3}
+		if queued {
+			o.QueuedUntil = at(-1)
 		} else {
-			_, err = s.Refund(t.Context(), o.ID, true)
+			want = want[1:]
 		}
-		if err != nil {
-			t.Fatal(err)
+		s.ledger.orders[o.ID], s.ledger.histories[o.ID] = o, steps
+		if o, err := s.Order(t.Context(), o.ID); err != nil || !slices.Equal(o.History, want) {
+			t.Errorf("queued %v: the history is %v (%v), want %v", queued, o.History, err, want)
 		}
 	}
 }

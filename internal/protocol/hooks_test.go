@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
-	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -102,7 +101,6 @@ type hookedGate struct {
 	mu        sync.Mutex
 	loseTakes int  // number of the next takes whose answers get lost
 	noAdjust  bool // adjusts fail
-	noGive    bool // gives fail
 }
 
 var errLostAnswer = errors.New("the answer was lost")
@@ -123,12 +121,7 @@ func (g *hookedGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, e
 
 // around stops the commands of the counter at hooks, and makes them fail.
 func (g *hookedGate) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
-	switch gate.ScriptName(cmds[0]) {
-	case "give":
-		if g.is(&g.noGive) {
-			return errLostAnswer
-		}
-	case "adjust":
+	if gate.ScriptName(cmds[0]) == "adjust" {
 		g.adjusting.reach()
 		if g.is(&g.noAdjust) {
 			return errLostAnswer
@@ -199,21 +192,4 @@ func (b *badSKU) around(ctx context.Context, cmds []redis.Cmder, run func(contex
 		}
 	}
 	return err
-}
-
-// failing returns a hook that makes the gate's script with the name fail for a SKU, or for all SKUs
-// if sku is empty.
-func failing(script string, sku stock.SKU) faults.Around {
-	return func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
-		if gate.ScriptName(cmds[0]) == script && (sku == "" || mentions(cmds[0], sku)) {
-			return errSKUUnreachable
-		}
-		return run(ctx)
-	}
-}
-
-// openStuck starts an instance that cannot give one SKU's units back.
-func (s *shop) openStuck(t *testing.T, stuck stock.SKU) *instance {
-	t.Helper()
-	return s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline, around: failing("give", stuck)})
 }

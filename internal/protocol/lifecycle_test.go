@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -95,76 +96,138 @@ func off(d time.Duration) func() time.Time {
 	return func() time.Time { return time.Now().Add(d) }
 }
 
+// lifeShop is a shop with one instance, which expires orders when the test calls it.
+type lifeShop struct {
+	*shop
+	*instance
+	job ledger.Job
+}
+
+func (s *shop) openLife(t *testing.T, set settings) lifeShop {
+	t.Helper()
+	l := lifeShop{shop: s, instance: s.open(t, set)}
+	var err error
+	if l.job, err = l.ledger.ClaimJob(t.Context(), uuid.NewString(), "lifecycle"); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// events are all that can happen to an order.
+var events = map[string]func(t *testing.T, s lifeShop, id uuid.UUID) error{
+	"pay-1": func(t *testing.T, s lifeShop, id uuid.UUID) error {
+		_, err := s.Pay(t.Context(), id, "1-"+id.String())
+		return err
+	},
+	"pay-2": func(t *testing.T, s lifeShop, id uuid.UUID) error {
+		_, err := s.Pay(t.Context(), id, "2-"+id.String())
+		return err
+	},
+	"cancel": func(t *testing.T, s lifeShop, id uuid.UUID) error {
+		_, err := s.Cancel(t.Context(), id, "")
+		return err
+	},
+	"due": func(t *testing.T, s lifeShop, id uuid.UUID) error { s.expiresIn(t, id, -time.Second); return nil },
+	"expire": func(t *testing.T, s lifeShop, id uuid.UUID) error {
+		s.expiresIn(t, id, -time.Second)
+		done, err := s.ledger.Expire(t.Context(), s.job, new(ledger.ExpiryRound), 100)
+		s.BringToGate(t.Context(), done.Returned...)
+		return err
+	},
+	"refund": func(t *testing.T, s lifeShop, id uuid.UUID) error {
+		_, err := s.Refund(t.Context(), id, true)
+		return err
+	},
+	"refund-kept": func(t *testing.T, s lifeShop, id uuid.UUID) error {
+		_, err := s.Refund(t.Context(), id, false)
+		return err
+	},
+}
+
 // TestLifecycle checks what becomes of an order and its units, on every database, with a gate and
-// without.
+// without. Each event happens twice: the repeat must get the same answer and change nothing. After
+// each event the units must add up, and every payment must have been recorded once.
+// TestAllOrdersOfEvents of package order has every sequence of events, with stores in memory.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
-	type act func(i *instance, id uuid.UUID) error
-	pay := func(i *instance, id uuid.UUID) error {
-		_, err := i.Pay(t.Context(), id, "p-"+id.String()[24:])
-		return err
-	}
-	payAgain := func(i *instance, id uuid.UUID) error {
-		_, err := i.Pay(t.Context(), id, "q-"+id.String()[24:])
-		if errors.As(err, new(*order.RefundDue)) {
-			return nil
-		}
-		return fmt.Errorf("a second payment was answered %v", err)
-	}
-	cancel := func(i *instance, id uuid.UUID) error { _, err := i.Cancel(t.Context(), id, ""); return err }
-	refund := func(restock bool) act {
-		return func(i *instance, id uuid.UUID) error { _, err := i.Refund(t.Context(), id, restock); return err }
-	}
 	pending, paid, cancelled, expired, refunded := order.Pending, order.Paid, order.Cancelled, order.Expired, order.Refunded
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
 		for _, strategy := range []string{"lua", "optimistic"} {
-			i := s.open(t, settings{strategy: strategy})
+			at := map[order.Late]lifeShop{
+				order.Revive: s.openLife(t, settings{strategy: strategy}),
+				order.Refuse: s.openLife(t, settings{strategy: strategy, late: order.Refuse}),
+			}
 			for _, test := range []struct {
-				name    string
-				due     bool // the payment window has ended
-				acts    []act
+				late    order.Late
+				events  string
 				history []order.Status
 				held    int64
 			}{
-				{"paid twice", false, []act{pay, pay, payAgain}, []order.Status{pending, paid}, 2},
-				{"cancelled", false, []act{cancel, cancel, payAgain}, []order.Status{pending, cancelled}, 0},
-				{"refunded", false, []act{pay, refund(true), refund(true), pay, payAgain}, []order.Status{pending, paid, refunded}, 0},
-				{"refunded, units kept", false, []act{pay, refund(false)}, []order.Status{pending, paid, refunded}, 2},
-				{"revived", true, []act{pay, pay, payAgain}, []order.Status{pending, expired, paid}, 2},
-				{"cancelled late", true, []act{cancel}, []order.Status{pending, cancelled}, 0},
+				{order.Revive, "pay-1 pay-2", []order.Status{pending, paid}, 2},
+				{order.Revive, "cancel pay-1 refund", []order.Status{pending, cancelled}, 0},
+				{order.Revive, "pay-1 cancel refund pay-1 pay-2 refund-kept", []order.Status{pending, paid, refunded}, 0},
+				{order.Revive, "pay-1 pay-2 refund-kept refund", []order.Status{pending, paid, refunded}, 2},
+				{order.Revive, "due pay-1 pay-2", []order.Status{pending, expired, paid}, 2},
+				{order.Revive, "due cancel expire", []order.Status{pending, cancelled}, 0},
+				{order.Revive, "expire pay-1 due expire refund", []order.Status{pending, expired, paid, refunded}, 0},
+				{order.Revive, "expire cancel refund pay-2", []order.Status{pending, expired, paid}, 2},
+				{order.Refuse, "due pay-1 pay-2", []order.Status{pending, expired}, 0},
+				{order.Refuse, "expire pay-1 cancel", []order.Status{pending, expired}, 0},
 			} {
-				t.Run(strategy+"/"+test.name, func(t *testing.T) {
-					sku, coupon := newSKU("lifecycle"), newSKU("coupon")
-					addStock(t, i, sku, 10)
-					addStock(t, i, coupon, 10)
-					o := mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}, stock.Line{SKU: coupon, Quantity: 1}))
-					s.waitSettled(t, i, sku)
-					if test.due {
-						s.expiresIn(t, o.ID, -time.Second)
-					}
-					for n, act := range test.acts {
-						if err := act(i, o.ID); err != nil {
-							t.Fatalf("act %d: %v", n, err)
-						}
-					}
-					s.checkLifecycle(t, i, sku, o.ID)
-					s.checkLifecycle(t, i, coupon, o.ID)
-					after, err := i.Order(t.Context(), o.ID)
-					if err != nil {
-						t.Fatal(err)
-					}
-					var statuses []order.Status
-					for _, step := range after.History {
-						statuses = append(statuses, step.Status)
-					}
-					if held := s.held(t, sku); held != test.held || !slices.Equal(statuses, test.history) {
-						t.Errorf("history %v with %d units held, want %v with %d", statuses, held, test.history, test.held)
-					}
+				t.Run(fmt.Sprintf("%s/%s/%s", strategy, test.late, test.events), func(t *testing.T) {
+					at[test.late].live(t, test.events, test.history, test.held)
 				})
 			}
-			i.Close()
+			for _, l := range at {
+				l.Close()
+			}
 		}
 	})
+}
+
+// live lets the events happen to a new order of two lines, and checks the order's history and how
+// many of the two units of its first line it holds.
+func (s lifeShop) live(t *testing.T, happens string, history []order.Status, held int64) {
+	t.Helper()
+	if err := s.ledger.RenewJob(t.Context(), s.job); err != nil {
+		t.Fatal(err)
+	}
+	sku, coupon := newSKU("lifecycle"), newSKU("coupon")
+	addStock(t, s.instance, sku, 10)
+	addStock(t, s.instance, coupon, 10)
+	id := mustPlace(t, s.instance, request(stock.Line{SKU: sku, Quantity: 2}, stock.Line{SKU: coupon, Quantity: 1})).ID
+	s.waitSettled(t, s.instance, sku)
+	let := func(event string) (order.Order, error) {
+		err := events[event](t, s, id)
+		s.checkLifecycle(t, s.instance, sku, id)
+		s.checkLifecycle(t, s.instance, coupon, id)
+		o, found := s.Order(t.Context(), id)
+		if found != nil {
+			t.Fatal(found)
+		}
+		return o, err
+	}
+	var last order.Order
+	for event := range strings.FieldsSeq(happens) {
+		before, first := let(event)
+		after, again := let(event)
+		if fmt.Sprint(first) != fmt.Sprint(again) {
+			t.Errorf("answered %v, then %v", first, again)
+		}
+		if after.Status != before.Status || len(after.History) != len(before.History) {
+			t.Errorf("repeated, the order was %s and is %s: %+v", before.Status, after.Status, after.History)
+		}
+		if last = after; t.Failed() {
+			t.Fatalf("after %s", event)
+		}
+	}
+	var statuses []order.Status
+	for _, step := range last.History {
+		statuses = append(statuses, step.Status)
+	}
+	if got := s.held(t, sku); got != held || !slices.Equal(statuses, history) {
+		t.Errorf("history %v with %d units held, want %v with %d", statuses, got, history, held)
+	}
 }
 
 // TestLatePaymentBeforeTheSettle pays an order late whose instance was killed between its commit

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -206,35 +204,6 @@ func TestSlowTwin(t *testing.T) {
 	})
 }
 
-// TestRecoveriesAreCounted checks that a try that does not recover a take is not counted.
-func TestRecoveriesAreCounted(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, sqliteURL(t))
-	stuck := newSKU("stuck")
-	i := s.openStuck(t, stuck)
-	addStock(t, i, stuck, 1)
-	takeUnit(t, i, stuck)
-	for range 3 {
-		if err := i.Sweep(t.Context()); !errors.Is(err, errSKUUnreachable) {
-			t.Errorf("the sweep returned %v, want %v", err, errSKUUnreachable)
-		}
-	}
-	families, err := i.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range families {
-		if family.GetName() != "holdfast_recoveries_total" {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			if m.GetCounter().GetValue() != 0 {
-				t.Errorf("counted %v, want no recovery", m)
-			}
-		}
-	}
-}
-
 // TestOneBadSKU checks that an error of one SKU does not keep a sweep from the others. On a
 // cluster, a server may be down.
 func TestOneBadSKU(t *testing.T) {
@@ -258,92 +227,4 @@ func TestOneBadSKU(t *testing.T) {
 		}
 		s.checkBalance(t, i.counter, good, 0)
 	})
-}
-
-// TestOpenTakesAreEnded checks that a take that could not be given back at once is given back as
-// soon as the gate answers, long before its deadline.
-func TestOpenTakesAreEnded(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, sqliteURL(t))
-	i := s.openHooked(t, settings{strategy: "lua", takeDeadline: time.Hour})
-	sku := newSKU("open")
-	addStock(t, i.instance, sku, 1)
-	i.gate.loseTakes = 1
-	i.gate.set(&i.gate.noGive, true)
-	mustRefuse(t, i.instance, oneUnit(sku), stock.ErrUnavailable)
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	running.Go(func() { i.Run(ctx) })
-	i.gate.set(&i.gate.noGive, false)
-	testenv.Await(t, "the unit is back", func() bool {
-		levels, err := i.counter.Level(t.Context(), sku)
-		return err == nil && levels[0].Available == 1 && levels[0].InFlight == 0
-	})
-}
-
-// TestUnreadableRecord checks that an unreadable in-flight record does not keep other takes from
-// recovery.
-func TestUnreadableRecord(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, sqliteURL(t))
-	i := s.open(t, settings{strategy: "lua", takeDeadline: immediateDeadline})
-	sku, nowhere := newSKU("record"), newSKU("nowhere")
-	addStock(t, i, sku, 5)
-	row, err := i.ledger.Row(t.Context(), sku)
-	if err != nil {
-		t.Fatal(err)
-	}
-	flight := "holdfast:{" + s.ledgerID.String() + "}:flight"
-	for _, field := range []string{string(sku) + " x", string(nowhere) + " x", "x"} {
-		for _, record := range []string{"nonsense", fmt.Sprintf("x 1 %d 1", row.Epoch), fmt.Sprintf("%s 1 %d 1 b %s=1", uuid.New(), row.Epoch, sku)} {
-			t.Run(field+"/"+record, func(t *testing.T) {
-				for n := range 20 { // at least one unreadable record is listed before the valid record
-					if err := s.redis.HSet(t.Context(), flight, field+strconv.Itoa(n), record).Err(); err != nil {
-						t.Fatal(err)
-					}
-				}
-				takeUnit(t, i, sku)
-				for range 2 {
-					_ = i.Sweep(t.Context()) // Sweep may return an error
-				}
-				levels, err := i.counter.Level(t.Context(), sku)
-				if err != nil || levels[0].InFlight != 0 || levels[0].Available != 5 {
-					t.Errorf("%+v, %v", levels, err)
-				}
-				if err := s.redis.Del(t.Context(), flight).Err(); err != nil {
-					t.Fatal(err)
-				}
-				if levels[0].InFlight != 0 {
-					s.emptyGate(t)
-					_ = i.Sweep(t.Context())
-				}
-			})
-		}
-	}
-}
-
-// maxRecoveries bounds the takes that recovery lists at once.
-const maxRecoveries = 200
-
-// TestManyStuckTakes checks that many takes that cannot be ended do not keep the takes of another
-// SKU from recovery.
-func TestManyStuckTakes(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, sqliteURL(t))
-	stuck, other := newSKU("stuck"), newSKU("other")
-	i := s.openStuck(t, stuck)
-	addStock(t, i, stuck, 3*maxRecoveries)
-	addStock(t, i, other, 5)
-	for range 2*maxRecoveries + 1 {
-		takeUnit(t, i, stuck)
-	}
-	for range 5 { // several records, because one may be listed first by chance
-		takeUnit(t, i, other)
-	}
-	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUUnreachable) {
-		t.Errorf("the sweep returned %v, want %v", err, errSKUUnreachable)
-	}
-	s.checkBalance(t, i.counter, other, 0)
 }

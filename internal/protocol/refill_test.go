@@ -76,68 +76,6 @@ func TestCommitBeforeRefill(t *testing.T) {
 	})
 }
 
-// TestGuardRefusal lets the gate admit a unit that the ledger does not have. The order must be
-// refused, and the gate refilled.
-func TestGuardRefusal(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, outside, func(t *testing.T, s *shop) {
-		i := s.open(t, settings{strategy: "lua"})
-		sku := newSKU("refused")
-		addStock(t, i, sku, 1)
-		row, err := i.ledger.Row(t.Context(), sku)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// An addition without a commit in the ledger makes the gate's count too high.
-		if err := i.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: 5}); err != nil {
-			t.Fatal(err)
-		}
-		mustPlace(t, i, oneUnit(sku))
-		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, i, sku)
-		s.checkBalance(t, i.counter, sku, 1) // refilled
-	})
-}
-
-// TestDrift makes a gate's count differ from the ledger's while nothing is in flight. The second
-// sweep that finds the difference must correct it.
-func TestDrift(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, outside, func(t *testing.T, s *shop) {
-		for _, delta := range []int64{5, -2} {
-			i := s.open(t, settings{strategy: "lua", noGuard: true})
-			sku := newSKU("drift")
-			addStock(t, i, sku, 3)
-			row, err := i.ledger.Row(t.Context(), sku)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := i.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: 1, Delta: delta}); err != nil {
-				t.Fatal(err)
-			}
-			sweep(t, i)
-			sweep(t, i)
-			s.checkBalance(t, i.counter, sku, 0)
-		}
-	})
-}
-
-// TestFillFails checks that a sweep and an order that cannot fill a count return the error.
-func TestFillFails(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, sqliteURL(t))
-	i := s.open(t, settings{strategy: "lua", around: failing("fill", "")})
-	sku := newSKU("unfilled")
-	// This creates the row. The gate cannot show its count.
-	_, _, _ = i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1})
-	if err := i.Sweep(t.Context()); !errors.Is(err, errSKUUnreachable) {
-		t.Errorf("the sweep returned %v, want %v", err, errSKUUnreachable)
-	}
-	if _, _, err := i.Place(t.Context(), oneUnit(sku)); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, errSKUUnreachable) {
-		t.Errorf("placing an order returned %v, want %v because %v", err, stock.ErrBusy, errSKUUnreachable)
-	}
-}
-
 // TestFlightWithoutRecords checks that units in flight without a readable record return to the gate
 // once the counts have not changed between sweeps. Units with a record must stay in flight.
 func TestFlightWithoutRecords(t *testing.T) {

@@ -120,9 +120,11 @@ func TestAdditionOnce(t *testing.T) {
 			s.waitSettled(t, i.instance, sku)
 			s.checkBalance(t, i.counter, sku, 4)
 		})
-		t.Run("applied but still in the outbox", func(t *testing.T) {
-			i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
-			sku := newSKU("addition")
+		// undelivered returns an addition of 3 units to a new SKU with one. The ledger has committed it,
+		// but the gate has not got it.
+		undelivered := func(t *testing.T) (i hooked, sku stock.SKU, c stock.Change) {
+			t.Helper()
+			i, sku = s.openHooked(t, settings{strategy: "lua", noGuard: true}), newSKU("addition")
 			addStock(t, i.instance, sku, 1)
 			i.gate.set(&i.gate.noAdjust, true)
 			addStock(t, i.instance, sku, 4)
@@ -131,8 +133,12 @@ func TestAdditionOnce(t *testing.T) {
 			if err != nil || len(changes) != 1 {
 				t.Fatal(changes, err)
 			}
+			return i, sku, changes[0]
+		}
+		t.Run("applied but still in the outbox", func(t *testing.T) {
+			i, sku, change := undelivered(t)
 			for range 2 {
-				if err := i.counter.Adjust(t.Context(), changes[0]); err != nil {
+				if err := i.counter.Adjust(t.Context(), change); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -144,40 +150,22 @@ func TestAdditionOnce(t *testing.T) {
 			}
 		})
 		t.Run("overtaken by a refill", func(t *testing.T) {
-			i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
-			sku := newSKU("addition")
-			addStock(t, i.instance, sku, 1)
-			i.gate.set(&i.gate.noAdjust, true)
-			addStock(t, i.instance, sku, 4)
-			i.gate.set(&i.gate.noAdjust, false)
-			changes, _, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
-			if err != nil || len(changes) != 1 {
-				t.Fatal(changes, err)
-			}
+			i, sku, change := undelivered(t)
 			s.emptyGate(t)
 			mustPlace(t, i.instance, oneUnit(sku))
-			if err := i.counter.Adjust(t.Context(), changes[0]); err != nil { // delivered late
+			if err := i.counter.Adjust(t.Context(), change); err != nil { // delivered late
 				t.Fatal(err)
 			}
 			s.waitSettled(t, i.instance, sku)
 			s.checkBalance(t, i.counter, sku, 1)
 		})
 		t.Run("lost by the gate", func(t *testing.T) {
-			i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
-			sku := newSKU("addition")
-			addStock(t, i.instance, sku, 1)
-			i.gate.set(&i.gate.noAdjust, true)
-			addStock(t, i.instance, sku, 2)
-			changes, _, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
-			if err != nil || len(changes) != 1 {
-				t.Fatal(changes, err)
-			}
+			i, sku, change := undelivered(t)
 			// The addition is removed from the outbox, but a failover of Redis has lost it. The
 			// next addition reveals the gap in the numbers.
-			if err := i.ledger.Applied(t.Context(), changes[0]); err != nil {
+			if err := i.ledger.Applied(t.Context(), change); err != nil {
 				t.Fatal(err)
 			}
-			i.gate.set(&i.gate.noAdjust, false)
 			addStock(t, i.instance, sku, 5)
 			s.checkBalance(t, i.counter, sku, 0)
 		})
@@ -232,6 +220,16 @@ func TestSweepsAtOnce(t *testing.T) {
 	})
 }
 
+// settingTotal sets the total of a product meanwhile. The channel receives the answer.
+func settingTotal(t *testing.T, i *instance, sku stock.SKU, total int64) <-chan error {
+	set := make(chan error, 1)
+	go func() {
+		_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: total})
+		set <- err
+	}()
+	return set
+}
+
 // TestShrinkAndTake checks that units cannot be sold while a shrink removes them, and that units in
 // flight cannot be removed.
 func TestShrinkAndTake(t *testing.T) {
@@ -253,11 +251,7 @@ func TestShrinkAndTake(t *testing.T) {
 		}
 		reached, proceed = i.gate.taken.arm()
 		defer proceed()
-		set := make(chan error, 1)
-		go func() {
-			_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 2})
-			set <- err
-		}()
+		set := settingTotal(t, i.instance, sku, 2)
 		testenv.Receive(t, "the administrator's take", reached)
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
 		proceed()
@@ -284,11 +278,7 @@ func TestShrink_AnswerLost(t *testing.T) {
 			addStock(t, i.instance, sku, 5)
 			reached, proceed := i.gate.taken.arm()
 			defer proceed()
-			set := make(chan error, 1)
-			go func() {
-				_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 2})
-				set <- err
-			}()
+			set := settingTotal(t, i.instance, sku, 2)
 			testenv.Receive(t, "the administrator's take", reached)
 			w.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
 			proceed()
@@ -338,11 +328,7 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 		addStock(t, i.instance, sku, 3)
 		reached, proceed := i.gate.taken.arm()
 		defer proceed()
-		set := make(chan error, 1)
-		go func() {
-			_, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1})
-			set <- err
-		}()
+		set := settingTotal(t, i.instance, sku, 1)
 		testenv.Receive(t, "the administrator's take", reached)
 		s.emptyGate(t)
 		mustPlace(t, i.instance, oneUnit(sku)) // refills

@@ -54,7 +54,7 @@ func TestBrokenCalls(t *testing.T) {
 			func(ctx context.Context, s *shop) error { return s.Refill(ctx, "lost") },
 		},
 		"Sweep": {
-			[]stock.SKU{"added", "gap", "high", "lost", "sold", "taken", "unrecorded"}, false,
+			[]stock.SKU{"added", "gap", "high", "lost", "low", "sold", "taken", "unrecorded"}, false,
 			func(ctx context.Context, s *shop) error {
 				return errors.Join(s.Sweep(ctx), s.Sweep(ctx))
 			},

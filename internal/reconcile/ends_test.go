@@ -243,16 +243,13 @@ func TestCheckEnds(t *testing.T) {
 	})
 }
 
-// clocklessLedger does not know the database's clock.
-type clocklessLedger struct{ *fakeLedger }
-
-func (clocklessLedger) ClockKnown() error { return errUnreachable }
-
 // TestClockUnknown checks that an instance that does not know the database's clock is not ready.
 func TestClockUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newReconciler(newGate(newRedis()), clocklessLedger{newLedger(&ownerRow{})})
+		l := newLedger(&ownerRow{})
+		l.on = failing("ClockKnown")
+		r := newReconciler(newGate(newRedis()), l)
 		defer r.Close()
 		if err := errors.Join(r.Start(t.Context()), r.Ready(t.Context())); !errors.Is(err, errUnreachable) {
 			t.Errorf("ready: %v", err)
@@ -343,32 +340,6 @@ func TestLastGeneration(t *testing.T) {
 	}
 }
 
-// overtakenLedger is a ledger to which another instance raises a generation first.
-type overtakenLedger struct {
-	*fakeLedger
-	times  int    // how often that happens
-	layout string // layout of the other instance
-	redis  *redis // Redis into which the other instance loads the generation
-	owner  error  // error of reading the owner then
-}
-
-func (l *overtakenLedger) RaiseGeneration(ctx context.Context, seen, next ledger.Owner) error {
-	if l.times > 0 {
-		l.times--
-		l.shared.owner.Generation++
-		l.shared.owner.Layout = l.layout
-		l.redis.loaded[l.shared.owner.Generation] = true
-	}
-	return l.fakeLedger.RaiseGeneration(ctx, seen, next)
-}
-
-func (l *overtakenLedger) Owner(ctx context.Context) (ledger.Owner, error) {
-	if l.owner != nil {
-		return ledger.Owner{}, l.owner
-	}
-	return l.fakeLedger.Owner(ctx)
-}
-
 // TestStartIsOvertaken checks that a start that another instance overtakes reads the owner again, a
 // bounded number of times, and uses a generation that an instance of its layout raised.
 func TestStartIsOvertaken(t *testing.T) {
@@ -388,7 +359,19 @@ func TestStartIsOvertaken(t *testing.T) {
 	} {
 		redis := newRedis()
 		redis.mark.Beat = 100 // the ledger was restored
-		l := &overtakenLedger{fakeLedger: newLedger(&ownerRow{owner: ledger.Owner{Layout: "other"}}), times: test.times, layout: test.layout, redis: redis, owner: test.owner}
+		l, times := newLedger(&ownerRow{owner: ledger.Owner{Layout: "other"}}), 0
+		l.on = func(_ context.Context, call string) error {
+			switch {
+			case call == "Owner":
+				return test.owner
+			case call == "RaiseGeneration" && times < test.times: // another instance raises and loads a generation first
+				times++
+				owner := &l.shared.owner
+				owner.Generation, owner.Layout = owner.Generation+1, test.layout
+				redis.loaded[owner.Generation] = true
+			}
+			return nil
+		}
 		r := newReconciler(newGate(redis), l)
 		if err := r.Start(t.Context()); !errors.Is(err, test.want) {
 			t.Errorf("overtaken %d times: %v, want %v", test.times, err, test.want)
@@ -424,22 +407,15 @@ func TestWaitForALoadEnds(t *testing.T) {
 	})
 }
 
-// endlessGate lists takes in flight without an end.
-type endlessGate struct {
-	*fakeGate
-	steps int
-}
-
-func (g *endlessGate) ScanInFlight(ctx context.Context, _ time.Duration, _ string) ([]stock.Take, string, error) {
-	g.steps++
-	return []stock.Take{takeOf("a", 1), takeOf("a", 1)}, "more", ctx.Err()
-}
-
 // TestRecoveryEnds checks that a recovery ends with its context. Takes that it has not reached must
 // not count as failed.
 func TestRecoveryEnds(t *testing.T) {
 	t.Parallel()
-	gate, l := &endlessGate{fakeGate: newGate(newRedis())}, newLedger(&ownerRow{})
+	gate, l, steps := newGate(newRedis()), newLedger(&ownerRow{}), 0
+	gate.scan = func(ctx context.Context, _ string) ([]stock.Take, string, error) { // without an end
+		steps++
+		return []stock.Take{takeOf("a", 1), takeOf("a", 1)}, "more", ctx.Err()
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	resolved := 0
 	l.outcome = func() order.Outcome {
@@ -450,36 +426,39 @@ func TestRecoveryEnds(t *testing.T) {
 	r := newReconcilerOf(gate, l)
 	defer r.Close()
 	err := r.recoverAll(ctx)
-	if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "recovering take") || resolved != 1 || gate.steps != 1 {
-		t.Errorf("%d takes in %d steps, %v", resolved, gate.steps, err)
+	if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "recovering take") || resolved != 1 || steps != 1 {
+		t.Errorf("%d takes in %d steps, %v", resolved, steps, err)
 	}
 }
 
-// listingGate lists its field takes as the takes in flight, in one step.
-type listingGate struct {
-	*fakeGate
-	takes []stock.Take
-}
-
-func (g listingGate) ScanInFlight(context.Context, time.Duration, string) ([]stock.Take, string, error) {
-	return g.takes, "", nil
-}
-
-// TestRecoveryGoesOn checks that a take that cannot be resolved does not keep the later ones
-// from recovery.
+// TestRecoveryGoesOn checks that a take that cannot be listed, resolved or given back does not keep the
+// later ones from recovery, and does not count as recovered.
 func TestRecoveryGoesOn(t *testing.T) {
 	t.Parallel()
-	stuck, other := takeOf("a", 1), takeOf("a", 1)
-	gate, l := listingGate{newGate(newRedis()), []stock.Take{stuck, other}}, newLedger(&ownerRow{})
-	outcomes := []order.Outcome{order.Unknown(errUnreachable), order.Refused(errUnreachable)}
+	unknown, stuck, other := takeOf("a", 1), takeOf("a", 1), takeOf("a", 1)
+	gate, l := newGate(newRedis()), newLedger(&ownerRow{})
+	unreadable := errors.New("a record cannot be read")
+	gate.scan = func(context.Context, string) ([]stock.Take, string, error) {
+		return []stock.Take{unknown, stuck, other}, "", unreadable
+	}
+	gate.fail = func(t stock.Take) error {
+		if t.TakeID == stuck.TakeID {
+			return errUnreachable
+		}
+		return nil
+	}
+	outcomes := []order.Outcome{order.Unknown(errUnreachable), order.Refused(errUnreachable), order.Refused(errUnreachable)}
 	l.outcome = func() (next order.Outcome) {
 		next, outcomes = outcomes[0], outcomes[1:]
 		return next
 	}
 	r := newReconcilerOf(gate, l)
 	defer r.Close()
-	if err := r.recoverAll(t.Context()); !errors.Is(err, errUnreachable) || !slices.Equal(gate.given, []uuid.UUID{other.TakeID}) {
+	if err := r.recoverAll(t.Context()); !errors.Is(err, errUnreachable) || !errors.Is(err, unreadable) || !slices.Equal(gate.given, []uuid.UUID{other.TakeID}) {
 		t.Errorf("gave back %v, want %v; %v", gate.given, other.TakeID, err)
+	}
+	if n := value(t, r.metrics.recoveries.WithLabelValues(given)); n != 1 {
+		t.Errorf("%v takes are counted as given back, want 1", n)
 	}
 }
 
@@ -487,7 +466,7 @@ func TestRecoveryGoesOn(t *testing.T) {
 // it has found nothing: after a crash, there may be thousands of takes.
 func TestRecoveryLogs(t *testing.T) {
 	t.Parallel()
-	gate, l := &listingGate{fakeGate: newGate(newRedis())}, newLedger(&ownerRow{})
+	gate, l := newGate(newRedis()), newLedger(&ownerRow{})
 	r := newReconcilerOf(gate, l)
 	defer r.Close()
 	var log bytes.Buffer
@@ -497,13 +476,13 @@ func TestRecoveryLogs(t *testing.T) {
 		next, outcomes = outcomes[0], outcomes[1:]
 		return next
 	}
-	gate.takes = []stock.Take{takeOf("a", 1), takeOf("a", 1), takeOf("a", 1)}
+	gate.lists(takeOf("a", 1), takeOf("a", 1), takeOf("a", 1))
 	for want := 1; want >= 0; want-- {
 		log.Reset()
 		if err := r.recoverAll(t.Context()); err != nil || strings.Count(log.String(), "\n") != want || strings.Count(log.String(), "settled=1 given=2") != want {
 			t.Errorf("%v; logged %s", err, &log)
 		}
-		gate.takes = nil
+		gate.lists()
 	}
 }
 
@@ -688,32 +667,12 @@ func TestAuditEnds(t *testing.T) {
 	}
 }
 
-// uncounted is a ledger that fails to count the backlog or the refunds.
-type uncounted struct {
-	*fakeLedger
-	broken string // the method that fails
-}
-
-func (l *uncounted) Due(ctx context.Context, limit int) (int, time.Duration, error) {
-	if l.broken == "Due" {
-		return 0, 0, errUnreachable
-	}
-	return l.fakeLedger.Due(ctx, limit)
-}
-
-func (l *uncounted) RefundsDue(ctx context.Context, limit int) (int, time.Duration, error) {
-	if l.broken == "RefundsDue" {
-		return 0, 0, errUnreachable
-	}
-	return l.fakeLedger.RefundsDue(ctx, limit)
-}
-
 // TestUncounted checks that the counts of the backlog and of refunds keep their values while
 // counting fails, which is logged, and are updated at once afterwards.
 func TestUncounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := &uncounted{fakeLedger: newLedger(&ownerRow{})}
+		l := newLedger(&ownerRow{})
 		r := newReconciler(nil, l)
 		e := &expiry{Reconciler: r}
 		n := 777
@@ -732,7 +691,7 @@ func TestUncounted(t *testing.T) {
 		} {
 			var log logged
 			r.logTo(&log)
-			l.broken = step.broken
+			l.on = failing(step.broken)
 			if _, err := e.step(t.Context(), ledger.Job{}); err != nil {
 				t.Error(err)
 			}
@@ -775,55 +734,45 @@ func TestJobLost(t *testing.T) {
 	})
 }
 
-// brokenScan is a gate that needs two steps to list takes in flight, and fails in both.
-type brokenScan struct{ *fakeGate }
-
-func (brokenScan) ScanInFlight(_ context.Context, _ time.Duration, cursor string) (takes []stock.Take, next string, err error) {
-	if cursor == "" {
-		return nil, "more", errors.New("first step")
-	}
-	return nil, "", errors.New("last step")
-}
-
 // TestFailuresAreLogged checks that failures that are not returned to a caller are logged.
 func TestFailuresAreLogged(t *testing.T) {
 	t.Parallel()
-	recovering := func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) { r.keepRecovering(ctx) }
-	for want, do := range map[string]func(ctx context.Context, r *Reconciler, gate *fakeGate, l *uncounted){
+	recovering := func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *fakeLedger) { r.keepRecovering(ctx) }
+	for want, do := range map[string]func(ctx context.Context, r *Reconciler, gate *fakeGate, l *fakeLedger){
 		`recovering takes failed and will be retried" error="first step"`: recovering,
 		`recovering takes failed and will be retried" error="last step"`:  recovering,
-		"checking the stores failed": func(ctx context.Context, r *Reconciler, gate *fakeGate, _ *uncounted) {
+		"checking the stores failed": func(ctx context.Context, r *Reconciler, gate *fakeGate, _ *fakeLedger) {
 			gate.onLoaded = func() error { return errUnreachable }
 			r.keepChecking(ctx)
 		},
-		"settling takes failed": func(_ context.Context, r *Reconciler, gate *fakeGate, _ *uncounted) {
+		"settling takes failed": func(_ context.Context, r *Reconciler, gate *fakeGate, _ *fakeLedger) {
 			gate.fail = func(stock.Take) error { return errUnreachable }
 			r.settleNow(takeOf("a", 1))
 		},
-		"giving a take back failed": func(ctx context.Context, r *Reconciler, gate *fakeGate, _ *uncounted) {
+		"giving a take back failed": func(ctx context.Context, r *Reconciler, gate *fakeGate, _ *fakeLedger) {
 			gate.fail = func(stock.Take) error { return errUnreachable }
 			r.GiveBack(ctx, takeOf("a", 1))
 		},
-		"refilling the gate after a guard refusal failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
+		"refilling the gate after a guard refusal failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *fakeLedger) {
 			r.FinishTake(ctx, takeOf("unknown", 1), order.Refused(stock.Refuse("unknown", stock.ErrSoldOut)))
 		},
-		"claiming a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
+		"claiming a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *fakeLedger) {
 			l.setUnreachable(true)
 			r.keepDelivering(ctx)
 		},
-		"a job failed and is released": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
+		"a job failed and is released": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *fakeLedger) {
 			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) { return 0, errUnreachable }, func() {})
 		},
-		"releasing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
+		"releasing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *fakeLedger) {
 			r.jobs.run(ctx, "job", func(context.Context, ledger.Job) (time.Duration, error) {
 				l.setUnreachable(true)
 				return 0, errUnreachable
 			}, func() {})
 		},
-		"gate and ledger differ at rest": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *uncounted) {
+		"gate and ledger differ at rest": func(ctx context.Context, r *Reconciler, _ *fakeGate, _ *fakeLedger) {
 			_ = r.refillDrifted(ctx, "unknown", difference{})
 		},
-		"renewing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *uncounted) {
+		"renewing a job failed": func(ctx context.Context, r *Reconciler, _ *fakeGate, l *fakeLedger) {
 			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
 				l.setUnreachable(true)
 				<-ctx.Done()
@@ -832,8 +781,14 @@ func TestFailuresAreLogged(t *testing.T) {
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			gate, l := newGate(newRedis()), &uncounted{fakeLedger: newLedger(&ownerRow{})}
-			r := newReconcilerOf(brokenScan{gate}, l)
+			gate, l := newGate(newRedis()), newLedger(&ownerRow{})
+			gate.scan = func(_ context.Context, cursor string) ([]stock.Take, string, error) {
+				if cursor == "" {
+					return nil, "more", errors.New("first step")
+				}
+				return nil, "", errors.New("last step")
+			}
+			r := newReconcilerOf(gate, l)
 			defer r.Close()
 			if err := r.Start(t.Context()); err != nil {
 				t.Fatal(err)

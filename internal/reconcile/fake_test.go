@@ -40,6 +40,8 @@ type fakeLedger struct {
 	onDeliver  func()      // called when the outbox is read, if not nil
 	onPage     func()      // called when a page of rows is read, if not nil
 	outcome    func() order.Outcome
+	outbox     []stock.Change
+	applied    []stock.Change // changes of the calls of Applied
 }
 
 func newLedger(shared *ownerRow) *fakeLedger {
@@ -59,19 +61,28 @@ func (l *fakeLedger) Use(g stock.Generation) {
 }
 
 func (l *fakeLedger) Owner(ctx context.Context) (ledger.Owner, error) {
+	if err := l.called(ctx, "Owner"); err != nil {
+		return ledger.Owner{}, err
+	}
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
 	return l.shared.owner, ctx.Err()
 }
 
-func (l *fakeLedger) Beat(context.Context) (ledger.Owner, error) {
+func (l *fakeLedger) Beat(ctx context.Context) (ledger.Owner, error) {
+	if err := l.called(ctx, "Beat"); err != nil {
+		return ledger.Owner{}, err
+	}
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
 	l.shared.owner.Beat++
 	return l.shared.owner, nil
 }
 
-func (l *fakeLedger) RaiseGeneration(_ context.Context, seen, next ledger.Owner) error {
+func (l *fakeLedger) RaiseGeneration(ctx context.Context, seen, next ledger.Owner) error {
+	if err := l.called(ctx, "RaiseGeneration"); err != nil {
+		return err
+	}
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
 	now := &l.shared.owner
@@ -148,14 +159,20 @@ func (l *fakeLedger) RaiseEpoch(_ context.Context, sku stock.SKU, seen, above in
 	return row, nil
 }
 
-func (l *fakeLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.Change, bool, error) {
+func (l *fakeLedger) Changes(ctx context.Context, _ stock.SKU, _ stock.Change) ([]stock.Change, bool, error) {
+	if err := l.called(ctx, "Changes"); err != nil {
+		return nil, false, err
+	}
 	if l.onDeliver != nil {
 		l.onDeliver()
 	}
-	return nil, true, nil
+	return l.outbox, true, nil
 }
 
-func (l *fakeLedger) Applied(context.Context, ...stock.Change) error { return nil }
+func (l *fakeLedger) Applied(_ context.Context, changes ...stock.Change) error {
+	l.applied = append(l.applied, changes...)
+	return nil
+}
 
 func (l *fakeLedger) Resolve(ctx context.Context, _ stock.Deduction) order.Outcome {
 	if err := ctx.Err(); err != nil {
@@ -197,7 +214,10 @@ type fakeGate struct {
 
 	fail func(t stock.Take) error // called before Give and Settle, unless nil; they return its error
 
-	onLoad, onLoaded func() error // called before Load and Loaded, unless nil; they return its error
+	onLoad, onLoaded func() error                                                           // called before Load and Loaded, unless nil; they return its error
+	onMark           func(ctx context.Context) error                                        // called before Mark, unless nil; it returns its error
+	adjusts          func(c stock.Change) error                                             // replaces Adjust, unless nil
+	scan             func(ctx context.Context, cursor string) ([]stock.Take, string, error) // replaces ScanInFlight, unless nil
 }
 
 func newGate(r *redis) *fakeGate { return &fakeGate{redis: r} }
@@ -237,7 +257,12 @@ func (g *fakeGate) Loaded(context.Context) (bool, error) {
 	return g.redis.loaded[using], nil
 }
 
-func (g *fakeGate) Mark(context.Context) (stock.Mark, error) {
+func (g *fakeGate) Mark(ctx context.Context) (stock.Mark, error) {
+	if g.onMark != nil {
+		if err := g.onMark(ctx); err != nil {
+			return stock.Mark{}, err
+		}
+	}
 	g.redis.mu.Lock()
 	defer g.redis.mu.Unlock()
 	return g.redis.mark, nil
@@ -251,6 +276,9 @@ func (g *fakeGate) SetMark(_ context.Context, m stock.Mark) error {
 }
 
 func (g *fakeGate) Adjust(_ context.Context, c stock.Change) error {
+	if g.adjusts != nil {
+		return g.adjusts(c)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.adjusted = append(g.adjusted, c)
@@ -310,8 +338,16 @@ func (g *fakeGate) FillAll(ctx context.Context, fills []stock.Fill) []error {
 	return errs
 }
 
-func (g *fakeGate) ScanInFlight(context.Context, time.Duration, string) ([]stock.Take, string, error) {
+func (g *fakeGate) ScanInFlight(ctx context.Context, _ time.Duration, cursor string) ([]stock.Take, string, error) {
+	if g.scan != nil {
+		return g.scan(ctx, cursor)
+	}
 	return nil, "", nil
+}
+
+// lists makes the gate list the takes in one step.
+func (g *fakeGate) lists(takes ...stock.Take) {
+	g.scan = func(context.Context, string) ([]stock.Take, string, error) { return takes, "", nil }
 }
 
 func (g *fakeGate) InFlight(_ context.Context, limit int, skus ...stock.SKU) (takes []stock.Take, err error) {

@@ -100,20 +100,6 @@ func TestRaiseDuringACheck(t *testing.T) {
 	}
 }
 
-// raisingLedger calls back once before it raises the generation.
-type raisingLedger struct {
-	*fakeLedger
-	beforeRaise func()
-}
-
-func (l *raisingLedger) RaiseGeneration(ctx context.Context, seen, next ledger.Owner) error {
-	if before := l.beforeRaise; before != nil {
-		l.beforeRaise = nil
-		before()
-	}
-	return l.fakeLedger.RaiseGeneration(ctx, seen, next)
-}
-
 // TestStoreChangesDuringARaise checks that another generation is raised if the store changes during
 // a raise or a load, because it is unknown which came first. Others may wait for the raise, so it does
 // not end with the request that began it.
@@ -122,7 +108,7 @@ func TestStoreChangesDuringARaise(t *testing.T) {
 	for _, during := range []string{"raise", "load"} {
 		t.Run(during, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				gate, l := newGate(newRedis()), &raisingLedger{fakeLedger: newLedger(&ownerRow{})}
+				gate, l := newGate(newRedis()), newLedger(&ownerRow{})
 				r := newReconciler(gate, l)
 				defer r.Close()
 				if err := r.Start(t.Context()); err != nil {
@@ -131,7 +117,13 @@ func TestStoreChangesDuringARaise(t *testing.T) {
 				generation := l.Generation()
 				r.StoreChanged()
 				if during == "raise" {
-					l.beforeRaise = r.StoreChanged
+					l.on = func(_ context.Context, call string) error {
+						if call == "RaiseGeneration" {
+							l.on = nil
+							r.StoreChanged()
+						}
+						return nil
+					}
 				} else {
 					gate.onLoad = func() error {
 						gate.onLoad = nil

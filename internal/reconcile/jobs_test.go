@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,25 @@ type fakeJobs struct {
 	due    func() int                                              // nil: no order is due; the oldest has been due for a minute
 
 	refunds func() (n int, oldest time.Duration) // nil: no payment is due
+
+	on func(ctx context.Context, call string) error // called before some calls, unless nil; they return its error
+}
+
+func (t *fakeJobs) called(ctx context.Context, call string) error {
+	if t.on == nil {
+		return nil
+	}
+	return t.on(ctx, call)
+}
+
+// failing returns a hook that makes the calls fail.
+func failing(calls ...string) func(context.Context, string) error {
+	return func(_ context.Context, call string) error {
+		if slices.Contains(calls, call) {
+			return errUnreachable
+		}
+		return nil
+	}
 }
 
 type jobLease struct {
@@ -86,14 +106,20 @@ func (t *fakeJobs) Expire(_ context.Context, held ledger.Job, _ *ledger.ExpiryRo
 	return t.expire(held, limit)
 }
 
-func (t *fakeJobs) Due(context.Context, int) (int, time.Duration, error) {
+func (t *fakeJobs) Due(ctx context.Context, _ int) (int, time.Duration, error) {
+	if err := t.called(ctx, "Due"); err != nil {
+		return 0, 0, err
+	}
 	if t.due == nil || t.due() == 0 {
 		return 0, 0, nil
 	}
 	return t.due(), time.Minute, nil
 }
 
-func (t *fakeJobs) RefundsDue(context.Context, int) (int, time.Duration, error) {
+func (t *fakeJobs) RefundsDue(ctx context.Context, _ int) (int, time.Duration, error) {
+	if err := t.called(ctx, "RefundsDue"); err != nil {
+		return 0, 0, err
+	}
 	if t.refunds == nil {
 		return 0, 0, nil
 	}
@@ -101,9 +127,9 @@ func (t *fakeJobs) RefundsDue(context.Context, int) (int, time.Duration, error) 
 	return n, oldest, nil
 }
 
-func (t *fakeJobs) MeasureClock(context.Context) error { return nil }
-func (t *fakeJobs) KeepClock(context.Context)          {}
-func (t *fakeJobs) ClockKnown() error                  { return nil }
+func (t *fakeJobs) MeasureClock(ctx context.Context) error { return t.called(ctx, "MeasureClock") }
+func (t *fakeJobs) KeepClock(context.Context)              {}
+func (t *fakeJobs) ClockKnown() error                      { return t.called(context.Background(), "ClockKnown") }
 
 // runner is an instance that runs a job.
 type runner struct {

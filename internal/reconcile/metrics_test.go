@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -15,77 +14,36 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// brokenLedger is a ledger whose beat fails with err, and whose outbox has changes.
-type brokenLedger struct {
-	*fakeLedger
-	err     error
-	changes []stock.Change
-	applied []stock.Change
-}
-
-func (l *brokenLedger) Beat(ctx context.Context) (ledger.Owner, error) {
-	if err := cmp.Or(l.err, ctx.Err()); err != nil {
-		return ledger.Owner{}, err
-	}
-	return l.fakeLedger.Beat(ctx)
-}
-
-func (l *brokenLedger) Changes(context.Context, stock.SKU, stock.Change) ([]stock.Change, bool, error) {
-	return l.changes, true, nil
-}
-
-func (l *brokenLedger) Applied(_ context.Context, changes ...stock.Change) error {
-	l.applied = append(l.applied, changes...)
-	return nil
-}
-
-// brokenGate is a gate whose mark fails with err once wait has passed, and whose counts
-// are filled only of one SKU.
-type brokenGate struct {
-	*fakeGate
-	err    error
-	wait   time.Duration
-	filled stock.SKU
-}
-
-func (g *brokenGate) Mark(ctx context.Context) (stock.Mark, error) {
-	if g.err == nil {
-		return g.fakeGate.Mark(ctx)
-	}
-	select {
-	case <-time.After(g.wait): // in a bubble
-	case <-ctx.Done():
-	}
-	return stock.Mark{}, g.err
-}
-
-func (g *brokenGate) Adjust(_ context.Context, c stock.Change) error {
-	if c.SKU == g.filled {
-		return nil
-	}
-	return stock.ErrNotFilled
-}
-
 // TestStoresUp checks the metrics that say whether the instance is ready, and which
 // store does not answer. A check that failed must be logged; one of stock that another layout has
 // taken over did not fail.
 func TestStoresUp(t *testing.T) {
 	t.Parallel()
+	unanswered := func(after time.Duration) func(context.Context) error {
+		return func(ctx context.Context) error {
+			select {
+			case <-time.After(after): // in a bubble
+			case <-ctx.Done():
+			}
+			return errUnreachable
+		}
+	}
 	for name, test := range map[string]struct {
-		broken              func(l *brokenLedger, g *brokenGate)
+		broken              func(l *fakeLedger, g *fakeGate)
 		ready, ledger, gate float64
 	}{
-		"all is well":                  {func(*brokenLedger, *brokenGate) {}, 1, 1, 1},
-		"the ledger does not answer":   {func(l *brokenLedger, _ *brokenGate) { l.err = errUnreachable }, 0, 0, 1},
-		"the gate does not answer":     {func(_ *brokenLedger, g *brokenGate) { g.err = errUnreachable }, 0, 1, 0},
-		"the gate is frozen":           {func(_ *brokenLedger, g *brokenGate) { g.err, g.wait = errUnreachable, time.Hour }, 0, 1, 0},
-		"neither of the two answers":   {func(l *brokenLedger, g *brokenGate) { l.err, g.err = errUnreachable, errUnreachable }, 0, 0, 0},
-		"another layout has the stock": {func(l *brokenLedger, _ *brokenGate) { l.shared.owner.Layout = "other" }, 0, 1, 1},
+		"all is well":                  {func(*fakeLedger, *fakeGate) {}, 1, 1, 1},
+		"the ledger does not answer":   {func(l *fakeLedger, _ *fakeGate) { l.on = failing("Beat") }, 0, 0, 1},
+		"the gate does not answer":     {func(_ *fakeLedger, g *fakeGate) { g.onMark = unanswered(0) }, 0, 1, 0},
+		"the gate is frozen":           {func(_ *fakeLedger, g *fakeGate) { g.onMark = unanswered(time.Hour) }, 0, 1, 0},
+		"neither of the two answers":   {func(l *fakeLedger, g *fakeGate) { l.on, g.onMark = failing("Beat"), unanswered(0) }, 0, 0, 0},
+		"another layout has the stock": {func(l *fakeLedger, _ *fakeGate) { l.shared.owner.Layout = "other" }, 0, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, g := &brokenLedger{fakeLedger: newLedger(&ownerRow{})}, &brokenGate{fakeGate: newGate(newRedis())}
+				l, g := newLedger(&ownerRow{}), newGate(newRedis())
+				l.on = func(ctx context.Context, _ string) error { return ctx.Err() }
 				r := newReconcilerOf(g, l)
 				defer r.Close()
 				if err := r.Start(t.Context()); err != nil {
@@ -125,13 +83,14 @@ func TestStoresUp(t *testing.T) {
 // does not answer.
 func TestSuperseded_GateAway(t *testing.T) {
 	t.Parallel()
-	l, g := newLedger(&ownerRow{}), &brokenGate{fakeGate: newGate(newRedis())}
+	l, g := newLedger(&ownerRow{}), newGate(newRedis())
 	r := newReconcilerOf(g, l)
 	defer r.Close()
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	g.err, l.shared.owner.Layout = errUnreachable, "other"
+	g.onMark = func(context.Context) error { return errUnreachable }
+	l.shared.owner.Layout = "other"
 	if err := r.Ready(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
 		t.Errorf("ready: %v", err)
 	}
@@ -190,17 +149,22 @@ func TestComparisonSums(t *testing.T) {
 // TestOutboxChanges checks that the additions that the gate cannot accept are counted.
 func TestOutboxChanges(t *testing.T) {
 	t.Parallel()
-	l := &brokenLedger{fakeLedger: newLedger(&ownerRow{}), changes: []stock.Change{
+	l, g := newLedger(&ownerRow{}), newGate(newRedis())
+	l.outbox = []stock.Change{
 		{SKU: "a", Number: 1}, {SKU: "a", Number: 2}, {SKU: "b", Number: 1}, {SKU: "c", Number: 1}, {SKU: "c", Number: 2},
-	}}
-	g := &brokenGate{fakeGate: newGate(newRedis()), filled: "b"}
+	}
 	r := newReconcilerOf(g, l)
 	defer r.Close()
 	for _, test := range []struct {
 		filled stock.SKU
 		want   float64
 	}{{"b", 4}, {"c", 3}} {
-		g.filled = test.filled
+		g.adjusts = func(c stock.Change) error {
+			if c.SKU == test.filled {
+				return nil
+			}
+			return stock.ErrNotFilled
+		}
 		if _, err := r.deliverAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -183,37 +183,35 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// slowLedger answers the first measurements of its clock too late.
-type slowLedger struct {
-	*fakeLedger
-	late, asked int
-}
-
-func (l *slowLedger) MeasureClock(context.Context) error {
-	if l.asked++; l.asked <= l.late {
-		return context.DeadlineExceeded
-	}
-	return nil
-}
-
 // TestStart_SlowDatabase checks that an instance starts although the database is slow
 // once or twice.
 func TestStart_SlowDatabase(t *testing.T) {
 	t.Parallel()
+	asked := 0
+	slow := func(late int) *Reconciler {
+		l := newLedger(&ownerRow{})
+		asked = 0
+		l.on = func(_ context.Context, call string) error {
+			if call != "MeasureClock" {
+				return nil
+			}
+			if asked++; asked <= late {
+				return context.DeadlineExceeded
+			}
+			return nil
+		}
+		r := newReconciler(newGate(newRedis()), l)
+		t.Cleanup(r.Close)
+		return r
+	}
 	for late := range clockTries + 1 {
-		slow := &slowLedger{fakeLedger: newLedger(&ownerRow{}), late: late}
-		r := newReconciler(newGate(newRedis()), slow)
-		if err := r.Start(t.Context()); (err == nil) != (late < clockTries) {
+		if err := slow(late).Start(t.Context()); (err == nil) != (late < clockTries) {
 			t.Errorf("slow %d times: %v", late, err)
 		}
-		r.Close()
 	}
-	slow := &slowLedger{fakeLedger: newLedger(&ownerRow{}), late: clockTries}
-	r := newReconciler(newGate(newRedis()), slow)
-	defer r.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
-	if err := r.Start(ctx); !errors.Is(err, context.DeadlineExceeded) || slow.asked != 1 {
-		t.Errorf("asked %d times after the end: %v", slow.asked, err)
+	if err := slow(clockTries).Start(ctx); !errors.Is(err, context.DeadlineExceeded) || asked != 1 {
+		t.Errorf("asked %d times after the end: %v", asked, err)
 	}
 }

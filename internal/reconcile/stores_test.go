@@ -342,13 +342,9 @@ var damages = map[stock.SKU]func(t *testing.T, s *shop, sku stock.SKU){
 		}
 		s.sell(t, sku)
 	},
-	// The gate has too many units.
-	"high": func(t *testing.T, s *shop, sku stock.SKU) {
-		row := s.row(t, sku)
-		if err := s.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: row.Changes + 1, Delta: 5}); err != nil {
-			t.Fatal(err)
-		}
-	},
+	// The gate has too many units, or too few.
+	"high": addAtGate(5),
+	"low":  addAtGate(-3),
 	// The record of a take is lost.
 	"unrecorded": func(t *testing.T, s *shop, sku stock.SKU) {
 		s.take(t, sku)
@@ -368,6 +364,16 @@ var damages = map[stock.SKU]func(t *testing.T, s *shop, sku stock.SKU){
 		s.exec(t, "DELETE FROM claims WHERE sku = ?", string(sku))
 		s.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, 'stranger', 2)", string(sku))
 	},
+}
+
+// addAtGate adds units at the gate that the ledger does not have.
+func addAtGate(units int64) func(*testing.T, *shop, stock.SKU) {
+	return func(t *testing.T, s *shop, sku stock.SKU) {
+		row := s.row(t, sku)
+		if err := s.counter.Adjust(t.Context(), stock.Change{SKU: sku, Epoch: row.Epoch, Number: row.Changes + 1, Delta: units}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // check checks that gate and ledger agree on the SKUs, and that no work is left.

@@ -64,8 +64,10 @@ func TestTraces(t *testing.T) {
 func TestTraces_Names(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
-	l := &brokenLedger{fakeLedger: newLedger(&ownerRow{}), changes: []stock.Change{{SKU: "a", Number: 1}}}
-	r := newReconcilerOf(brokenScan{newGate(newRedis())}, l)
+	l, gate := newLedger(&ownerRow{}), newGate(newRedis())
+	l.outbox = []stock.Change{{SKU: "a", Number: 1}}
+	gate.scan = func(context.Context, string) ([]stock.Take, string, error) { return nil, "", errUnreachable }
+	r := newReconcilerOf(gate, l)
 	defer r.Close()
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)

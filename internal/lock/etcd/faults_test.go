@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -24,49 +24,20 @@ import (
 var errFault = status.Error(codes.PermissionDenied, "the request has failed")
 
 // calls is an interceptor that makes calls of a client fail.
-type calls struct {
-	mu     sync.Mutex
-	nth    int  // number of the call that fails, from 1; 0: no call fails
-	times  int  // number of calls that fail from then on
-	runs   bool // the server receives the call, and its answer is lost
-	seen   int
-	failed int
-}
-
-// fail makes the nth call from now on fail, and the following ones: times calls in total.
-func (c *calls) fail(nth, times int, runs bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.nth, c.times, c.runs, c.seen, c.failed = nth, times, runs, 0, 0
-}
+type calls struct{ faults.Injector }
 
 // heal ends the faults, and returns how many calls have failed.
 func (c *calls) heal() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.nth = 0
-	return c.failed
-}
-
-func (c *calls) next() (fails, runs bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.nth == 0 {
-		return false, false
-	}
-	if c.seen++; c.seen >= c.nth && c.seen < c.nth+c.times {
-		c.failed++
-		return true, c.runs
-	}
-	return false, false
+	_, injected := c.Disarm()
+	return len(injected)
 }
 
 func (c *calls) intercept(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	fails, runs := c.next()
-	if fails && !runs {
+	kind := c.Next(method)
+	if kind == faults.Refused {
 		return errFault
 	}
-	if err := invoke(ctx, method, request, answer, conn, options...); err != nil || !fails {
+	if err := invoke(ctx, method, request, answer, conn, options...); err != nil || kind == faults.None {
 		return err
 	}
 	return errFault
@@ -192,17 +163,15 @@ func TestFailingCalls(t *testing.T) {
 			return err
 		},
 	} {
-		for _, fault := range []struct {
-			times int // 2: the call that ends the session fails, too
-			runs  bool
-		}{{1, false}, {2, true}} {
-			t.Run(fmt.Sprint(what, " ", fault), func(t *testing.T) {
+		for _, fault := range []faults.Fault{{Kind: faults.Refused, Times: 1}, {Kind: faults.Lost, Times: 2}} { // 2: the call that ends the session fails, too
+			t.Run(fmt.Sprint(what, " ", fault.Kind), func(t *testing.T) {
 				t.Parallel()
 				for n := 1; ; n++ {
+					fault.Nth = n
 					l, c := newFaulty(t) // a new Locker, because the previous one's later clean-up must not count here
 					name := "faulty-" + uuid.NewString()
-					err := operation(t, l, c, name, func() { c.fail(n, fault.times, fault.runs) })
-					if c.heal() == 0 && c.failed == 0 {
+					err := operation(t, l, c, name, func() { c.Arm(fault) })
+					if c.heal() == 0 {
 						if err != nil {
 							t.Errorf("without a fault: %v", err)
 						}
@@ -230,7 +199,7 @@ func TestHideFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.fail(1, 1, false)
+	c.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
 	hide(t.Context())
 	if c.heal() == 0 {
 		t.Fatal("no call has failed")
@@ -245,7 +214,7 @@ func TestCloseFails(t *testing.T) {
 	t.Parallel()
 	l, c := newFaulty(t)
 	locktest.MustUnlock(t, locktest.MustLock(t, l, "closed-"+uuid.NewString()))
-	c.fail(1, 1, false)
+	c.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
 	mustBeFault(t, "Close", l.Close())
 }
 
@@ -259,7 +228,7 @@ func TestWaiterWhoseServerFails(t *testing.T) {
 	lease := locktest.MustLock(t, other, name)
 	waiting := locktest.LockAsync(t.Context(), l, name)
 	waitForContenders(t, foreignSession(t, testenv.Etcd(t)), name, 2)
-	c.fail(1, 1<<30, false)
+	c.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: faults.Always})
 	locktest.MustUnlock(t, lease)
 	answer := <-waiting
 	c.heal()

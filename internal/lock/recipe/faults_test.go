@@ -208,7 +208,7 @@ func TestAbandonedAcquire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFaulty(4, errFault)
 		s := semaphore(t, l, "a", 1+1)
-		held := []*recipe.Slot{acquire(t, semaphore(t, l.withoutFaults(), "a", 2)), acquire(t, semaphore(t, l.withoutFaults(), "a", 2))}
+		held := []*recipe.Slot{acquire(t, semaphore(t, l.local, "a", 2)), acquire(t, semaphore(t, l.local, "a", 2))}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if _, err := s.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) || !l.failed() {
@@ -220,8 +220,6 @@ func TestAbandonedAcquire(t *testing.T) {
 		l.mustBeFree(t, "a#queue", "a#1", "a#2")
 	})
 }
-
-func (f *faulty) withoutFaults() lock.Locker { return f.local }
 
 // TestFailingList makes the list of holders fail, and contain an unreadable entry.
 func TestFailingList(t *testing.T) {

@@ -246,9 +246,12 @@ func TestReleaseSentTwice(t *testing.T) {
 		t.Fatalf("after the second release, HEXISTS of the next holder's field returned %v, %v", held, err)
 	}
 
-	// The release of a lost lock also returns the same answer each time.
+	// A confirmation tells why a lock is lost, and its release returns the same answer each time.
 	if n, err := client.Del(t.Context(), name).Result(); err != nil || n != 1 {
 		t.Fatalf("the lock was not deleted: %v", err)
+	}
+	if _, err := second.Confirm(t.Context()); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("Confirm of a deleted lock: %v, want %v", err, lock.ErrDeleted)
 	}
 	for range 2 {
 		if held, err := second.release(t.Context()); err != nil || held {

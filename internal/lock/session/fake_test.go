@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/faults"
 )
 
 // fakeServer is a database server with the statements of fakeDatabase. It records
@@ -32,50 +34,19 @@ type fakeServer struct {
 	silent     bool // statements get no answer, even if their context ends
 	failing    bool // checks report that no session has its lock
 	waits      time.Duration
-	mysql      bool          // a wait that has timed out returns false instead of errMaxWait
-	late       bool          // the next wait for a free lock takes the lock and still fails with errMaxWait
-	hidden     bool          // the pool does not call Dialed
-	faults     map[int]fault // faults by the number of the statement, counted since fail was called
-	counted    int           // statements since then
+	mysql      bool // a wait that has timed out returns false instead of errMaxWait
+	late       bool // the next wait for a free lock takes the lock and still fails with errMaxWait
+	hidden     bool // the pool does not call Dialed
+
+	faults.Injector // connecting and pinging count as statements
 }
-
-// fault says what happens to a statement that is not answered.
-type fault string
-
-const (
-	refused fault = "refused" // the statement does not run
-	unheard fault = "unheard" // the statement runs, and then the session ends with its connection
-	hung    fault = "hung"    // the statement runs, and no answer comes until the caller gives up
-)
 
 var errFault = errors.New("the statement has failed")
 
-// fail makes the n-th statement from now on fail, and the following ones as the rest of kinds says.
-// Connecting and pinging count as statements.
-func (f *fakeServer) fail(n int, kinds ...fault) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.faults, f.counted = make(map[int]fault), 0
-	for i, kind := range kinds {
-		f.faults[n+i] = kind
-	}
-}
-
 // heal ends the faults, and reports whether there was one.
 func (f *fakeServer) heal() (failed bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for n := range f.faults {
-		failed = failed || n <= f.counted
-	}
-	f.faults = nil
-	return failed
-}
-
-// next counts a statement and returns its fault. The caller holds mu.
-func (f *fakeServer) next() fault {
-	f.counted++
-	return f.faults[f.counted]
+	_, injected := f.Disarm()
+	return len(injected) > 0
 }
 
 func newFakeServer() *fakeServer {
@@ -248,19 +219,17 @@ func (c *fakeConn) QueryContext(ctx context.Context, statement string, args []sq
 // faulty runs the statement, with its fault if there is one.
 func (c *fakeConn) faulty(ctx context.Context, run func() error) error {
 	f := c.server
-	f.mu.Lock()
-	kind := f.next()
-	f.mu.Unlock()
-	if kind == "" {
+	kind := f.Next("")
+	if kind == faults.None {
 		return run()
 	}
-	if kind != refused {
+	if kind != faults.Refused {
 		_ = run()
 	}
 	switch kind {
-	case unheard:
+	case faults.Lost:
 		_ = c.Close()
-	case hung:
+	case faults.HungDone:
 		<-ctx.Done()
 		f.mu.Lock()
 		defer f.mu.Unlock()

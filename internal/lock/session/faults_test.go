@@ -9,15 +9,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 )
 
 // eachFault runs the test with each statement failing in turn, in each way, until the operation has
 // no more statements.
-func eachFault(t *testing.T, test func(t *testing.T, f *fakeServer, n int, kind fault) (failed bool)) {
+func eachFault(t *testing.T, test func(t *testing.T, f *fakeServer, n int, kind faults.Kind) (failed bool)) {
 	t.Parallel()
-	for _, kind := range []fault{refused, unheard, hung} {
+	for _, kind := range []faults.Kind{faults.Refused, faults.Lost, faults.HungDone} {
 		for n, failed := 1, true; failed; n++ {
 			failed = false // a subtest that fails or does not run is the last one
 			t.Run(fmt.Sprintf("%s %d", kind, n), func(t *testing.T) {
@@ -31,10 +32,10 @@ func eachFault(t *testing.T, test func(t *testing.T, f *fakeServer, n int, kind 
 }
 
 // mustBeFault checks that the error is the one of the failed statement.
-func mustBeFault(t *testing.T, kind fault, err error) {
+func mustBeFault(t *testing.T, kind faults.Kind, err error) {
 	t.Helper()
 	want := errFault
-	if kind == hung {
+	if kind == faults.HungDone {
 		want = errNoAnswer
 	}
 	if !errors.Is(err, want) {
@@ -72,11 +73,11 @@ func mustBeClean(t *testing.T, f *fakeServer, l *Locker) {
 
 // TestNewFails makes each statement of New fail.
 func TestNewFails(t *testing.T) {
-	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind fault) bool {
+	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind faults.Kind) bool {
 		pool := sql.OpenDB(f)
 		pool.SetMaxIdleConns(-1)
 		defer pool.Close()
-		f.fail(n, kind)
+		f.Arm(faults.Fault{Kind: kind, Nth: n})
 		l, err := New(t.Context(), pool, fakeDatabase(f), time.Second)
 		if !f.heal() {
 			l.Close()
@@ -90,7 +91,7 @@ func TestNewFails(t *testing.T) {
 			mustBeClean(t, f, l)
 			return true
 		}
-		if kind == hung && n < rollback {
+		if kind == faults.HungDone && n < rollback {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("the error is %v", err)
 			}
@@ -112,12 +113,12 @@ func TestRequestFails(t *testing.T) {
 			"Lock": (*Locker).Lock, "TryLock": (*Locker).TryLock,
 		} {
 			t.Run(fmt.Sprint(name, ", idle: ", idle), func(t *testing.T) {
-				eachFault(t, func(t *testing.T, f *fakeServer, n int, kind fault) bool {
+				eachFault(t, func(t *testing.T, f *fakeServer, n int, kind faults.Kind) bool {
 					l := f.locker(t)
 					if !idle {
 						time.Sleep(time.Minute) // in the bubble's time: the session ends
 					}
-					f.fail(n, kind)
+					f.Arm(faults.Fault{Kind: kind, Nth: n})
 					lease, err := request(l, t.Context(), "a")
 					failed := f.heal()
 					if err != nil {
@@ -130,7 +131,7 @@ func TestRequestFails(t *testing.T) {
 					}
 					// A waiter whose session breaks continues in another one, if the first had been
 					// opened.
-					if again := idle || name == "Lock" && kind == unheard && n > 2; failed && !again {
+					if again := idle || name == "Lock" && kind == faults.Lost && n > 2; failed && !again {
 						t.Error("the request was granted")
 					}
 					other := f.locker(t)
@@ -152,18 +153,18 @@ func TestRequestFails(t *testing.T) {
 // TestHolderFails makes each statement of a holder fail: a check, and the one of Unlock. The loss
 // must be reported, and the lock must be free afterwards.
 func TestHolderFails(t *testing.T) {
-	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind fault) bool {
+	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind faults.Kind) bool {
 		l := f.locker(t)
 		lease := locktest.MustLock(t, l, "a")
-		f.fail(n, kind)
+		f.Arm(faults.Fault{Kind: kind, Nth: n})
 		time.Sleep(checkInterval * 3 / 2) // the bubble's clock passes one check
 		if n == 1 {
 			want := lock.ErrDisconnected
-			if kind == hung {
+			if kind == faults.HungDone {
 				want = lock.ErrExpired
 			}
 			<-lease.Context().Done()
-			if cause := context.Cause(lease.Context()); !errors.Is(cause, want) || kind != hung && !errors.Is(cause, errFault) {
+			if cause := context.Cause(lease.Context()); !errors.Is(cause, want) || kind != faults.HungDone && !errors.Is(cause, errFault) {
 				t.Errorf("the lease has ended with %v", cause)
 			}
 			synctest.Wait()
@@ -182,7 +183,7 @@ func TestHolderFails(t *testing.T) {
 		switch {
 		case !failed && err != nil:
 			t.Errorf("Unlock: %v", err)
-		case failed && kind == hung:
+		case failed && kind == faults.HungDone:
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("Unlock without an answer: %v", err)
 			}
@@ -296,7 +297,7 @@ func TestSilentAfterFailure(t *testing.T) {
 		f := newFakeServer()
 		l := f.locker(t)
 		time.Sleep(time.Minute) // in the bubble's time: the idle session ends
-		f.fail(3, refused, hung)
+		f.Arm(faults.Fault{Kind: faults.Refused, Nth: 3}, faults.Fault{Kind: faults.HungDone, Nth: 4})
 		if _, err := l.Lock(t.Context(), "a"); !errors.Is(err, errFault) || !f.heal() {
 			t.Errorf("the error is %v", err)
 		}

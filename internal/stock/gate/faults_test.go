@@ -634,7 +634,7 @@ func TestUnreadableMark(t *testing.T) {
 	t.Parallel()
 	g := scriptOn(t, shared.client(t, "Redis"))
 	for name, spoil := range map[string]func() error{
-		"missing":   func() error { return nil },
+		"missing":   func() error { return g.client.Del(t.Context(), g.markKey()).Err() },
 		"no number": func() error { return g.client.Set(t.Context(), g.markKey(), "7 0 x", 0).Err() },
 		"not a value": func() error {
 			return errors.Join(g.client.Del(t.Context(), g.markKey()).Err(), g.client.HSet(t.Context(), g.markKey(), "a", "b").Err())
@@ -645,6 +645,13 @@ func TestUnreadableMark(t *testing.T) {
 		}
 		if m, err := g.Mark(t.Context()); err != nil || m != (stock.Mark{}) {
 			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+		want := stock.Mark{Generation: 7, Beat: 3}
+		if err := g.SetMark(t.Context(), want); err != nil {
+			t.Errorf("%s: setting a mark: %v", name, err)
+		}
+		if m, err := g.Mark(t.Context()); err != nil || m != want {
+			t.Errorf("%s: the mark that was set is %+v, %v", name, m, err)
 		}
 	}
 }

@@ -20,9 +20,10 @@ import (
 // recorder records the names that are locked and unlocked, and can end its leases.
 type recorder struct {
 	lock.Locker
-	mu     sync.Mutex
-	events []string
-	lost   context.CancelCauseFunc // ends the last lease
+	mu        sync.Mutex
+	events    []string
+	deadlines []time.Time             // deadline of each call of Lock
+	lost      context.CancelCauseFunc // ends the last lease
 }
 
 func newRecorder() *recorder { return &recorder{Locker: lock.NewLocal()} }
@@ -41,8 +42,9 @@ func (l *recorder) Lock(ctx context.Context, name string) (lock.Lease, error) {
 	}
 	l.note("lock " + name)
 	held, lost := context.WithCancelCause(lease.Context())
+	deadline, _ := ctx.Deadline()
 	l.mu.Lock()
-	l.lost = lost
+	l.deadlines, l.lost = append(l.deadlines, deadline), lost
 	l.mu.Unlock()
 	return &recordedLease{lease, l, name, held}, nil
 }
@@ -98,13 +100,21 @@ func basket() stock.Deduction {
 
 func takenBasket() stock.Take { return stock.Take{Deduction: basket()} }
 
+// TestChangesAreUnderTheirLocks checks which locks each call has while it works. The time spent on one
+// lock leaves less for the next, and bounds only the locks: the work may take longer.
 func TestChangesAreUnderTheirLocks(t *testing.T) {
 	t.Parallel()
 	for _, call := range calls {
 		t.Run(call.name, func(t *testing.T) {
 			t.Parallel()
 			locker := newRecorder()
-			g := under(t, locker, time.Minute, func(context.Context) error { locker.note("work"); return errInner })
+			g := under(t, locker, time.Minute, func(ctx context.Context) error {
+				if _, bounded := ctx.Deadline(); bounded && len(locker.deadlines) > 0 {
+					t.Error("the work has the deadline of the wait for the locks")
+				}
+				locker.note("work")
+				return errInner
+			})
 			if err := call.invoke(t.Context(), g); !errors.Is(err, errInner) {
 				t.Errorf("got %v", err)
 			}
@@ -113,6 +123,9 @@ func TestChangesAreUnderTheirLocks(t *testing.T) {
 			}
 			if !slices.Equal(locker.events, call.events) {
 				t.Errorf("%v, want %v", locker.events, call.events)
+			}
+			if d := slices.Compact(locker.deadlines); call.name == "Take" && (len(d) != 1 || d[0].IsZero()) {
+				t.Errorf("the deadlines of the locks are %v", d)
 			}
 		})
 	}
@@ -168,30 +181,6 @@ func TestLockTimeoutIsBusy(t *testing.T) {
 	}
 }
 
-// TestOneDeadlineForAllLocks checks that the time spent on one lock leaves less for the next.
-func TestOneDeadlineForAllLocks(t *testing.T) {
-	t.Parallel()
-	var deadlines []time.Time
-	g := under(t, deadlineLocker{newRecorder(), &deadlines}, time.Minute, func(context.Context) error { return errInner })
-	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, errInner) {
-		t.Fatal(err)
-	}
-	if len(deadlines) != 2 || !deadlines[0].Equal(deadlines[1]) {
-		t.Errorf("deadlines %v", deadlines)
-	}
-}
-
-type deadlineLocker struct {
-	*recorder
-	deadlines *[]time.Time
-}
-
-func (l deadlineLocker) Lock(ctx context.Context, name string) (lock.Lease, error) {
-	deadline, _ := ctx.Deadline()
-	*l.deadlines = append(*l.deadlines, deadline)
-	return l.recorder.Lock(ctx, name)
-}
-
 // TestLostLeaseEndsTheWork checks that the context of the work ends when a lease is
 // lost, with lock.ErrLost as its cause.
 func TestLostLeaseEndsTheWork(t *testing.T) {
@@ -204,21 +193,6 @@ func TestLostLeaseEndsTheWork(t *testing.T) {
 	})
 	if _, err := g.Take(t.Context(), basket()); !errors.Is(err, lock.ErrLost) || stock.NothingTaken(err) {
 		t.Errorf("got %v", err)
-	}
-}
-
-// TestWaitBoundsOnlyTheLocks checks that the work may take longer than the wait for
-// the locks.
-func TestWaitBoundsOnlyTheLocks(t *testing.T) {
-	t.Parallel()
-	g := under(t, lock.NewLocal(), time.Minute, func(ctx context.Context) error {
-		if _, bounded := ctx.Deadline(); bounded {
-			t.Error("the work has the deadline of the wait for the locks")
-		}
-		return errInner
-	})
-	if err := g.Give(t.Context(), takenBasket()); !errors.Is(err, errInner) {
-		t.Error(err)
 	}
 }
 
