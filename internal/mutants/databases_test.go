@@ -89,7 +89,7 @@ var databases = []mutant{
 	{"a table of another program is found in mid-migration", migrateKilled, "if exists {", "if exists && err != nil {", "internal/store TestMigrateUp_ForeignTable/MariaDB"},
 	{"only the next migration's tables are looked for", migrateKilled, "for ; number <= d.latest; number++ {", "for last := number; number <= last; number++ {", "internal/store TestMigrateUp_ForeignTable/MariaDB"},
 	{"a killed migration of a newer program is completed", migrateKilled, "if err != nil || version > d.latest {", "if err != nil {", "internal/store TestMigrate_AnotherVersion/MariaDB"},
-	{"a dirty schema of SQLite is to be migrated up", "internal/store/migrate.go", "	if s.commitsDDL {\n		return \"run api", "	if true {\n		return \"run api", "internal/store TestMigrateDown_Dirty/SQLite"},
+	{"the advice for a dirty schema of SQLite is migrate up, which refuses it", "internal/store/migrate.go", "	if s.commitsDDL {\n		return \"run api", "	if true {\n		return \"run api", "internal/store TestMigrateDown_Dirty/SQLite"},
 	{"a dirty schema of SQLite is completed", migrateKilled, "if !d.sql.commitsDDL {", "if false {", "internal/store TestMigrateDown_Dirty/SQLite"},
 	{"a migration down of a newer schema does nothing", "internal/store/migrate.go", "errors.Is(err, os.ErrNotExist) && steps.version == database.NilVersion {", "errors.Is(err, os.ErrNotExist) {", "internal/store TestMigrate_AnotherVersion/SQLite"},
 	{"a migration down without a migration is an error", "internal/store/migrate.go", "errors.Is(err, os.ErrNotExist) && steps.version == database.NilVersion {", "false {", "internal/store TestMigrate_UpDownUp/SQLite"},

@@ -60,32 +60,3 @@ func TestCompareGate_Changed(t *testing.T) {
 		t.Errorf("found %+v", f.Differences)
 	}
 }
-
-// TestFlights_Changed checks that units in flight are not compared with their records if the count
-// changed while the records were read.
-func TestFlights_Changed(t *testing.T) {
-	t.Parallel()
-	r, gate, l := started(t, &ownerRow{})
-	stockUp(t, l, gate, "a", "b")
-	fly := func(sku stock.SKU, units int64) {
-		level := gate.redis.counts[sku]
-		level.InFlight += units
-		gate.redis.counts[sku] = level
-	}
-	fly("a", 3)
-	fly("b", 3)
-	levels, err := gate.Level(t.Context(), "a", "b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	gate.unreadable = func(sku stock.SKU) bool { // it is readable, and changes
-		if sku == "a" {
-			fly("a", 1)
-		}
-		return false
-	}
-	flights, err := r.flights(t.Context(), levels)
-	if _, changed := flights["a"]; err != nil || changed || flights["b"] != (flight{counted: 3}) {
-		t.Errorf("found %+v, %v", flights, err)
-	}
-}
