@@ -20,24 +20,12 @@ import (
 // the gate like an order, but is not one: it is never shown and has no lines.
 const shrink order.Status = "shrink"
 
-// newOrder returns the order of a take as the ledger would record it now, by the
-// database's clock.
-func (l *Ledger) newOrder(t stock.Take, status order.Status) (order.Order, error) {
-	now, expires, err := l.times()
-	if err != nil {
-		return order.Order{}, err
-	}
-	o := order.Order{
+// newOrder returns the order of a take. The caller must set its times with RecordedAt.
+func (l *Ledger) newOrder(t stock.Take, status order.Status) order.Order {
+	return order.Order{
 		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: status, Lines: t.Lines,
-		Strategy: l.strategy, CreatedAt: now,
+		Strategy: l.strategy, CreatedAt: t.QueuedAt, QueuedUntil: t.QueuedAt,
 	}
-	if status == order.Pending {
-		o.ExpiresAt = expires
-	}
-	if !t.QueuedAt.IsZero() {
-		o.CreatedAt, o.QueuedUntil = t.QueuedAt, now
-	}
-	return o, nil
 }
 
 // readOrders reads the orders with these IDs, by ID. It leaves out absent ones.

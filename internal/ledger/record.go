@@ -89,11 +89,7 @@ func (l *Ledger) Record(ctx context.Context, t stock.Take) (o order.Order, out o
 			span.End()
 		}
 	}()
-	o, err := l.newOrder(t, order.Pending)
-	if err != nil {
-		return order.Order{}, order.Refused(stock.Busy(err))
-	}
-	r := &recording{order: o, take: t, done: make(chan struct{}), span: span}
+	r := &recording{order: l.newOrder(t, order.Pending), take: t, done: make(chan struct{}), span: span}
 	l.submit(r)
 	select {
 	case <-r.done:

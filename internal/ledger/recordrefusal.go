@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -22,10 +23,12 @@ import (
 // means that the ledger has the take's order. After an unknown outcome, the row may exist or not,
 // because the database did not answer.
 func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome {
-	o, err := l.newOrder(t, order.TurnedDown)
+	now, _, err := l.times()
 	if err != nil {
 		return order.Unknown(err)
 	}
+	o := l.newOrder(t, order.TurnedDown)
+	o.RecordedAt(now, time.Time{}) // it does not expire
 	for try := 1; ; try++ {
 		err := l.replaceVoid(ctx, o)
 		if sqltx.IsValueError(err) {
