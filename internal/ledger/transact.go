@@ -24,12 +24,14 @@ const (
 func (l *Ledger) transact(ctx context.Context, timeout time.Duration, do func(ctx context.Context, tx *sqltx.Tx) error) error {
 	return l.retried(ctx, func() (err error) {
 		ctx, span := l.tracer.Start(ctx, "ledger.transaction")
-		defer func() {
-			if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
-				span.Fail(kind)
-			}
-			span.End()
-		}()
+		if span.Recorded() {
+			defer func() {
+				if kind := kindOf(err); kind != "" { // otherwise do refused, or the database cannot be reached
+					span.Fail(kind)
+				}
+				span.End()
+			}()
+		}
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		return l.db.Transact(ctx, func(tx *sqltx.Tx) error { return do(ctx, tx) })
