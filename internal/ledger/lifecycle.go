@@ -16,8 +16,9 @@ import (
 
 // Change changes an order in one transaction. It returns the order as it is afterwards, and
 // the additions to stock that the outbox got with it. decide chooses the change under the
-// order's row lock; its error ends the transaction and is returned. decide may run several
-// times. An answer that changes nothing is as durable as the rows that it was decided by.
+// order's row lock; its error ends the transaction and is returned, with the order as decide saw
+// it. decide may run several times. An answer that changes nothing is as durable as the rows that
+// it was decided by.
 //
 // Errors: order.ErrUnknownOrder; stock.ErrRowChanged (the payment was recorded meanwhile) and
 // stock.ErrBusy, after which nothing was changed; what decide returned; an error of the database,
@@ -46,7 +47,7 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 	case options.Payment != "" && sqltx.IsDuplicate(err): // recorded after decide had looked, for this order or another
 		err = fmt.Errorf("%w: %w", stock.ErrRowChanged, err)
 	}
-	return order.Order{}, nil, fmt.Errorf("changing order %s: %w", id, err)
+	return state.Order, nil, fmt.Errorf("changing order %s: %w", id, err)
 }
 
 // isOf reports whether the row is an order of the buyer. An empty buyer matches all orders.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +77,21 @@ func TestChange_Due(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestChange_Refused checks that a change that decide refuses returns the order as decide saw it.
+func TestChange_Refused(t *testing.T) {
+	t.Parallel()
+	s := openTemplate(t).copy(t)
+	refusal := errors.New("refused")
+	var seen order.Order
+	found, _, err := s.l.Change(t.Context(), s.paid.ID, order.ChangeOptions{}, func(l order.Locked) (order.Transition, error) {
+		seen = l.Order
+		return order.Transition{}, refusal
+	})
+	if !errors.Is(err, refusal) || found.Status != order.Paid || !reflect.DeepEqual(found, seen) {
+		t.Errorf("refused with %+v, %v; decide saw %+v", found, err, seen)
+	}
 }
 
 // TestChange_LocksStockFirst checks that a change that may return units locks the stock rows before

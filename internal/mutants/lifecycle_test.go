@@ -53,6 +53,7 @@ var lifecycle = []mutant{
 	{"a late payment does not wait for the first take", paying, "errors.Is(reason, stock.ErrInFlight): //", "false: //", "internal/order TestRevive_FirstTakeInFlight"},
 	{"a late payment of unknown outcome was not recorded", paying, "return Order{}, fmt.Errorf(\"%w: %w\", stock.ErrUnavailable, reason)", "return Order{}, stock.Busy(reason)", "internal/order TestFailures"},
 	{"a report of a payment that is recorded meanwhile fails", paying, "case errors.Is(err, stock.ErrRowChanged): // another report", "case false: // another report", "internal/order TestPay_TwoReportsAtOnce/pending"},
+	{"a refused change does not show the order", changes, "return state.Order, nil, fmt.Errorf", "return order.Order{}, nil, fmt.Errorf", "internal/ledger TestChange_Refused"},
 	{"a payment of two orders at once fails", changes, "case options.Payment != \"\" && sqltx.IsDuplicate(err):", "case false:", "internal/ledger TestChange_PaymentOfTwoOrders/MariaDB"},
 	{"additions of a change that was rolled back go to the gate", changes, "returned = nil // those of an earlier try were rolled back", "", "internal/ledger TestFaults_ReturnedByTheLastTry/change"},
 	{"a change that was rolled back may have been made", transacting, "return stock.Busy(err)", "return stock.ErrUnavailable", "internal/ledger TestFaults_AlwaysRolledBack/change"},

@@ -287,7 +287,7 @@ func (l *fakeLedger) Change(_ context.Context, id uuid.UUID, options ChangeOptio
 	}
 	c, err := decide(state)
 	if err != nil {
-		return Order{}, nil, err
+		return o, nil, err
 	}
 	if c.Returns && !options.Returns {
 		return Order{}, nil, errors.New("units may return, but the stock rows were not locked")

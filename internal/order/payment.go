@@ -65,12 +65,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 		last error // why the latest try failed
 	)
 	for try := 1; try <= maxTries; try++ {
-		var found Order
-		decide := onPayment(payment, late)
-		o, _, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, func(state Locked) (Transition, error) {
-			found = state.Order
-			return decide(state)
-		})
+		found, _, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, onPayment(payment, late))
 		switch {
 		case errors.Is(err, errDue):
 			last = err
@@ -83,7 +78,7 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 			retry.Wait(ctx, try)
 			continue
 		case !errors.Is(err, errLate):
-			return o, err
+			return found, err
 		}
 		if err := s.reconciler.Usable(ctx); err != nil {
 			return Order{}, err
