@@ -32,7 +32,7 @@ func (a *api) envelope(c *gin.Context) {
 			status = http.StatusInternalServerError // the client gets no answer, or only a part of it
 		}
 		if a.requests != nil { // requests of operators' tools are not counted
-			a.requests.observe(a.Tracer.Carry(context.Background(), c.Request.Context()), c.Request.Method, c.FullPath(), status, took)
+			a.requests.observe(c.Request.Context(), c.Request.Method, c.FullPath(), status, took)
 		}
 		a.logRequest(c, took)
 		if v != nil {
