@@ -32,6 +32,7 @@ var databases = []mutant{
 	{"a text to a node of a Galera cluster", sqltxMySQL, "if s.galera() ||", "if", "internal/ledger/sqltx TestTexts_OnlyWhereTheyAreSafe"},
 	{"a text to an unknown server", sqltxMySQL, "return slices.ContainsFunc(mysqlBuilds", "return true || slices.ContainsFunc(mysqlBuilds", "internal/ledger/sqltx TestTexts_OnlyWhereTheyAreSafe"},
 	{"a text to every server", sqltxMySQL, "session.texts = c.texts && server.keepsTransactions()", "session.texts = c.texts", "internal/ledger/sqltx TestConnect"},
+	{"a text to a server that does not accept texts", sqltxDB, "if !t.texts {", "if p.query == nil {", "internal/ledger/sqltx TestTexts_Apart"},
 	{"a stale read of another node", sqltxMySQL, "if err == nil && server.galera() {", "if false {", "internal/ledger/sqltx TestConnect"},
 	{"missing answers count as success", sqltxTx, "if len(affected) != len(statements) {", "if false {", "internal/ledger/sqltx TestTexts_NoWholeAnswer"},
 	{"a refused statement of a text is an unknown outcome", sqltxTx, "(provesNoCommit(err) || t.stillOpen(err))", "provesNoCommit(err)", "internal/ledger/sqltx TestTexts_RefusedInTheMiddle/MariaDB"},

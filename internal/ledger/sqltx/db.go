@@ -156,6 +156,9 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 		return nil, fmt.Errorf("beginning: %w", err)
 	}
 	t := &transaction{ctx: ctx, conn: conn, pool: p, texts: takesTexts(conn)}
+	if !t.texts {
+		t.pool.exec = execApart[*sql.Conn]
+	}
 	return &Tx{runner: runner{db.gorm, db.dialect, db.lacks, t}}, nil
 }
 

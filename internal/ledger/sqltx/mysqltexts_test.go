@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -160,6 +161,25 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 		if !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
 			t.Errorf("%s: %v, connection closed %v", name, err, conn.closed)
 		}
+	}
+}
+
+// apartConn is a fakeConn to a server that does not accept texts.
+type apartConn struct{ *fakeConn }
+
+func (c apartConn) Connect(context.Context) (driver.Conn, error) {
+	return &mysqlSession{mysqlConn: c.fakeConn}, nil
+}
+
+// TestTexts_Apart checks that a server which does not accept texts gets each statement of a
+// transaction on its own.
+func TestTexts_Apart(t *testing.T) {
+	conn := apartConn{&fakeConn{affected: []int64{0}}}
+	conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, begin: "START TRANSACTION", query: queryMySQL}
+	defer conns.DB.Close()
+	err := begin(t, conns).on.commit([]Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}}, 0)
+	if want := []string{"START TRANSACTION", "UPDATE", "INSERT", "COMMIT"}; err != nil || !slices.Equal(conn.sent, want) {
+		t.Errorf("sent %q, %v, want %q", conn.sent, err, want)
 	}
 }
 

@@ -23,12 +23,14 @@ const rollbackTimeout = 2 * time.Second
 // run thousands of times a second, each round trip is a large part of the cost.
 type pool struct {
 	*sql.DB
-	exec  execFunc
 	begin string // the statement that begins a transaction
+
+	// The functions below are for connections that accept texts.
+
+	exec execFunc
 	// query runs a statement that returns rows, after begin, in one round trip.
 	query func(ctx context.Context, conn *sql.Conn, begin, query string, args []any) (*sql.Rows, error)
-	// open reports whether the server says that the connection's transaction is open. Like query,
-	// it is for connections that accept texts.
+	// open reports whether the server says that the connection's transaction is open.
 	open func(context.Context, *sql.Conn) bool
 }
 
@@ -48,7 +50,7 @@ func PostgresPool(connections *sql.DB) gorm.ConnPool {
 // begins: deferred, immediate or exclusive. The pool discards a connection whose COMMIT was
 // answered BUSY, because its transaction is still open. Package sql would use the connection again.
 func SQLitePool(connections *sql.DB, lock string) gorm.ConnPool {
-	return pool{DB: connections, exec: execApart[*sql.Conn], begin: "BEGIN " + lock}
+	return pool{DB: connections, begin: "BEGIN " + lock}
 }
 
 // execFunc sends statements in one round trip, and returns how many rows each
@@ -214,11 +216,10 @@ func (t *transaction) Rollback() error {
 // discard closes the connection, so that it is not used again.
 func (t *transaction) discard() { _ = t.conn.Raw(func(any) error { return driver.ErrBadConn }) }
 
-// execMySQL sends all statements as one text if the server stops a text at the
-// first error and when the transaction is lost. Otherwise it sends them one after
-// the other.
+// execMySQL sends all statements as one text. The server must stop a text at the first
+// error and when the transaction is lost.
 func execMySQL(ctx context.Context, conn *sql.Conn, statements []Statement) (affected []int64, err error) {
-	if len(statements) == 1 || !takesTexts(conn) {
+	if len(statements) == 1 {
 		return execApart(ctx, conn, statements)
 	}
 	texts := make([]string, len(statements))
