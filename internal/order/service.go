@@ -198,12 +198,13 @@ func (s *Service) placeOnce(ctx context.Context, d stock.Deduction, keyed bool) 
 	}
 	take, err := s.take(ctx, s.queue, d)
 	switch {
+	case err == nil:
+		return s.queue.Accept(ctx, take, keyed)
 	case stock.NothingTaken(err):
 		return Order{}, Refused(err)
-	case err != nil: // the order may be queued and will then be committed, so nothing is given back
-		return Order{}, Unknown(fmt.Errorf("queueing the order: %w", err))
 	}
-	return s.queue.Accept(ctx, take, keyed)
+	// The order may be queued and will then be committed, so nothing is given back.
+	return Order{}, Unknown(fmt.Errorf("queueing the order: %w", err))
 }
 
 // takeAndRecord takes the units at the gate and records the take, once. Whatever the outcome, the
@@ -213,16 +214,17 @@ func (s *Service) takeAndRecord(ctx context.Context, d stock.Deduction, record f
 	if s.gate != nil {
 		taken, err := s.take(ctx, s.gate, d)
 		switch {
+		case err == nil:
+			take = taken
 		case stock.NothingTaken(err):
 			return Order{}, Refused(err)
-		case err != nil: // the take may have been made, or may arrive later
+		default: // the take may have been made, or may arrive later
 			err = fmt.Errorf("taking at the gate: %w", err)
 			if !s.reconciler.GiveBack(ctx, take) {
 				return Order{}, Unknown(err)
 			}
 			return Order{}, Refused(stock.Busy(err))
 		}
-		take = taken
 	}
 	start := time.Now()
 	o, out := record(ctx, take)
