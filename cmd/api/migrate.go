@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -42,7 +43,11 @@ func migrate(ctx context.Context, c config, stdout io.Writer) error {
 	state := ""
 	switch {
 	case dirty:
-		state = " (dirty: a migration to it was interrupted, or runs now; " + db.FixDirty() + ")"
+		fix := db.FixDirty()
+		if errors.Is(db.CheckSchema(ctx), store.ErrSchemaNew) { // this program does not have the migration
+			fix = "use the newer program"
+		}
+		state = " (dirty: a migration to it was interrupted, or runs now; " + fix + ")"
 	case c.verb == verbMigrateVersion:
 	case version == before && !wasDirty:
 		state = "; nothing was changed"

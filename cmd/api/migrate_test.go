@@ -113,7 +113,10 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			// A newer program that migrates the schema does not.
 			schemaIs(latestSchema(url)+1, true)
 			waitReady(t, api.URL())
-			mustRun(t, "migrate version", url, 0, fmt.Sprintf("schema version %d (dirty", latestSchema(url)+1), db.FixDirty())
+			// Only the newer program has the migration.
+			mustRun(t, "migrate version", url, 0, fmt.Sprintf("schema version %d (dirty", latestSchema(url)+1), "; use the newer program)")
+			schemaIs(latestSchema(url), true)
+			mustRun(t, "migrate version", url, 0, fmt.Sprintf("schema version %d (dirty", latestSchema(url)), db.FixDirty())
 		})
 	}
 }

@@ -90,6 +90,7 @@ var httpAPI = []mutant{
 	{"no drain delay", serve, "case <-time.After(delay):", "case <-time.After(0):", "cmd/api TestDrain_RequestOnItsWay"},
 	{"everybody orders in a rush", rushHTTP, "|| !last.knows(q.Header)", "", "internal/console/rush TestStrangers"},
 	{"the clients of a rush accept any certificate", "internal/certificate/certificate.go", "if !s.PeerCertificates[0].Equal(p.Leaf()) {", "if false {", "internal/certificate TestClientConfig"},
+	{"null is a rush without settings", rushHTTP, "if given == nil || err != nil", "if err != nil", "internal/console/rush TestBadRequests"},
 	{"two rushes at once", rush, "case r.last != nil && !r.last.over():", "case false:", "internal/console/rush TestOneAtATime"},
 	{"a rush closes its stores under an order", rushRun, "\tr.serving.Wait()\n", "", "internal/console/rush TestCloseDoor"},
 	{"a rush reports what it believes", rushRun, "r.p.Sold = sold", "r.p.Sold = min(sold, r.p.Units)", "internal/console/rush TestStrategies/none"},

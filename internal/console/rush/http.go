@@ -129,7 +129,8 @@ var errMalformed = errors.New("the body must be exactly one JSON object")
 // decode reads the settings. Missing settings get their defaults.
 func decode(body io.Reader) (Settings, error) {
 	settings := Defaults()
-	err := json.UnmarshalRead(body, &settings, json.RejectUnknownMembers(true))
+	given := &settings // nil after null, which is no object
+	err := json.UnmarshalRead(body, &given, json.RejectUnknownMembers(true))
 	if wrong, ok := errors.AsType[*json.SemanticError](err); ok && wrong.JSONPointer != "" {
 		field, detail := wrong.JSONPointer.LastToken(), "must be a whole number"
 		switch {
@@ -140,7 +141,7 @@ func decode(body io.Reader) (Settings, error) {
 		}
 		return settings, Invalid{{Field: field, Detail: detail}}
 	}
-	if err != nil && !errors.As(err, new(*http.MaxBytesError)) {
+	if given == nil || err != nil && !errors.As(err, new(*http.MaxBytesError)) {
 		err = errMalformed
 	}
 	return settings, err

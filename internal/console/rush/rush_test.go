@@ -321,6 +321,7 @@ func TestBadRequests(t *testing.T) {
 		{"POST", ``, 400, "malformed"},
 		{"POST", `{} {}`, 400, "malformed"},
 		{"POST", `[]`, 400, "malformed"},
+		{"POST", `null`, 400, "malformed"},
 		{"POST", `{"units":1,"units":2}`, 400, "malformed"},
 		{"POST", `{"strategy":"` + strings.Repeat("x", maxBody) + `"}`, 413, "too-large"},
 		{"PUT", `{}`, 405, "method-not-allowed"},
