@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,11 +14,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
+	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -210,6 +213,96 @@ func TestSample(t *testing.T) {
 	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampled != 2 {
 		t.Errorf("after the commit: %v, %d sampled", found, rec.sampled)
 	}
+	l.exec(t, "DROP TABLE order_lines")
+	l.sample(t.Context(), rec, a)
+	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampleErr == nil {
+		t.Errorf("when orders cannot be read: %v, %v", found, rec.sampleErr)
+	}
+}
+
+// TestAudit_Unreadable checks that an audit fails if one of its statements does.
+func TestAudit_Unreadable(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, change string
+		answered     bool // an order was answered
+		sample       error
+		fails        bool
+	}{
+		{"readable", "", true, nil, false},
+		{"stock", "DROP TABLE stock_parts", false, nil, true},
+		{"units sold", "ALTER TABLE orders RENAME COLUMN restocked TO gone", false, nil, true},
+		{"answered order", "ALTER TABLE orders RENAME COLUMN buyer_id TO gone", true, nil, true},
+		{"other orders", "ALTER TABLE orders RENAME COLUMN buyer_id TO gone", false, nil, true},
+		{"sample", "", true, io.ErrUnexpectedEOF, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			rec := newRecord()
+			l := newLedger(t, rec)
+			l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES ('lt-sku', 'product', 1, 0)")
+			if test.answered {
+				rec.add(answered(numbered(1), accepted, 201, ""))
+				l.store(t, numbered(1))
+			}
+			if test.change != "" {
+				l.exec(t, test.change)
+			}
+			rec.sampleErr = test.sample
+			err := l.audit(t.Context(), &results.Result{Stock: 1}, rec, l.fleet, "lt-sku", settled{0, counts.agree})
+			if (err != nil) != test.fails || len(rec.found()) > 0 {
+				t.Errorf("%v, found %v", err, rec.found())
+			}
+		})
+	}
+}
+
+// TestSettled checks when gate and ledger can be compared, and when they agree.
+func TestSettled(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		counts         counts
+		settled, agree bool
+	}{
+		{counts{ledger: 5}, true, true},
+		{counts{5, new(int64(5)), new(int64(0))}, true, true},
+		{counts{5, new(int64(4)), new(int64(0))}, true, false},
+		{counts{5, new(int64(5)), new(int64(1))}, false, false},
+	} {
+		if test.counts.nothingInFlight() != test.settled || test.counts.agree() != test.agree {
+			t.Errorf("%+v: settled %v, agree %v", test.counts, test.counts.nothingInFlight(), test.counts.agree())
+		}
+	}
+}
+
+// TestGuardRefusals adds up the metrics of two instances. A metric that cannot be read is unknown,
+// not 0.
+func TestGuardRefusals(t *testing.T) {
+	t.Parallel()
+	var urls []string
+	for _, text := range []string{"holdfast_guard_refusals_total 2\n", "holdfast_guard_refusals_total 3\n", "up 1\n", ""} {
+		instance := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if text == "" {
+				w.WriteHeader(http.StatusNotFound)
+			}
+			_, _ = io.WriteString(w, text)
+		}))
+		defer instance.Close()
+		urls = append(urls, instance.URL)
+	}
+	l := &lab{settings: settings{Guard: true}}
+	for _, test := range []struct {
+		urls []string
+		want string
+	}{{urls[:2], "5"}, {urls[1:3], table.Unknown}, {[]string{urls[0], urls[3]}, table.Unknown}} {
+		now := l.guardRefusals(t.Context(), mustFind(t, "lua"), &fleet{urls: test.urls})
+		if got := table.Optional("%d", now); got != test.want {
+			t.Errorf("%s, want %s", got, test.want)
+		}
+		if caught := difference(new(int64(1)), now); (caught == nil) != (now == nil) || now != nil && *caught != 4 {
+			t.Errorf("caught %s", table.Optional("%d", caught))
+		}
+	}
 }
 
 // TestClean checks that clean deletes the rows of a run, and nothing else.
@@ -280,6 +373,46 @@ func TestProbes(t *testing.T) {
 		"150 false, 150 false, 125 true, 125 true, 137 false, 137 false, 131 true, 131 true"
 	if got := strings.Join(rates, ", "); got != want {
 		t.Errorf("probes %s, want %s", got, want)
+	}
+}
+
+// TestProbes_Broken checks that a load that breaks a promise ends the search.
+func TestProbes_Broken(t *testing.T) {
+	t.Parallel()
+	s := &search{probes: 3, tell: func(*results.Result) {}, holds: func(*results.Result) bool { return true }}
+	s.load = func(rate int) (*results.Result, error) {
+		if rate > 2*minRate {
+			t.Fatalf("the rate %d is loaded", rate)
+		}
+		verdict := results.AsPromised
+		if rate == 2*minRate && len(s.all) == 3 { // the second load of this rate
+			verdict = results.Broken
+		}
+		return &results.Result{Rate: rate, Verdict: verdict}, nil
+	}
+	if held, _, ended, err := s.highest(); err != nil || held == nil || ended == nil || ended.Verdict != results.Broken {
+		t.Errorf("held %v, ended %v: %v", held, ended, err)
+	}
+}
+
+// TestHolds checks which open loads keep a limit of 50 ms.
+func TestHolds(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		result results.Result
+		want   bool
+	}{
+		{results.Result{Accepted: 10, P99: new(50.0)}, true},
+		{results.Result{Accepted: 10, P99: new(50.1)}, false},
+		{results.Result{Accepted: 10}, false},
+		{results.Result{Accepted: 999, Failed: 1, P99: new(1.0)}, true},
+		{results.Result{Accepted: 998, Failed: 1, P99: new(1.0)}, false},
+		{results.Result{Accepted: 10, Refused: 980, TurnedDown: 10, Dropped: 1, P99: new(1.0)}, true},
+		{results.Result{Accepted: 10, Refused: 980, TurnedDown: 9, Dropped: 1, P99: new(1.0)}, false},
+	} {
+		if got := holds(&test.result, 50*time.Millisecond); got != test.want {
+			t.Errorf("%s: %v", arrivalsText(&test.result), got)
+		}
 	}
 }
 

@@ -84,9 +84,24 @@ func loadOpenly(t *testing.T, folder string, args ...string) (code int, run *res
 func TestTarget_Other(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }))
 	defer page.Close()
-	for _, url := range []string{page.URL, "http://127.0.0.1:1"} {
-		code, _, says := runHere(t, "--target", url)
-		if code != command.ExitFailed || !strings.HasPrefix(says, "loadtest: --target: ") || !strings.Contains(says, url+"/strategies") {
+	var shops []string
+	for _, strategies := range []string{`{"running":"lua"}`, `{"running":"merged"}`, `{"running":"lua","guard":true}`, `{"running":"nonesuch"}`} {
+		shop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strategies) }))
+		defer shop.Close()
+		shops = append(shops, shop.URL)
+	}
+	for _, test := range []struct {
+		targets []string
+		says    string
+	}{
+		{[]string{page.URL}, page.URL + "/strategies"},
+		{[]string{"http://127.0.0.1:1"}, "http://127.0.0.1:1/strategies"},
+		{shops[:2], shops[1] + " runs merged: services that share stores must run one strategy"},
+		{[]string{shops[0], shops[2]}, shops[2] + " differ in --guard"},
+		{shops[3:], `runs the unknown strategy "nonesuch"`},
+	} {
+		code, _, says := runHere(t, "--target", strings.Join(test.targets, ","))
+		if code != command.ExitFailed || !strings.HasPrefix(says, "loadtest: --target: ") || !strings.Contains(says, test.says) {
 			t.Errorf("exit code %d, %s", code, says)
 		}
 	}
@@ -160,6 +175,7 @@ func TestJudge(t *testing.T) {
 		{"broken oversells", with(func(r *results.Result) { *r = oversold; r.Ledger = nil }), broken, results.AsPromised, ""},
 		{"broken oversells until the limit", oversold, ended(broken, atLimit), results.AsPromised, ""},
 		{"broken does not oversell", exact, broken, results.Broken, "proves nothing"},
+		{"broken does not oversell, and an order is not found", with(func(r *results.Result) { r.Findings = []results.Finding{{Kind: results.Missing, Count: 1}} }), broken, results.Broken, "proves nothing"},
 		{"broken does not oversell before the limit", exact, ended(broken, atLimit), results.Undecided, ""},
 		{"broken, one instance", exact, single, results.AsPromised, ""},
 		{"broken, guarded", exact, guarded, results.AsPromised, ""},
@@ -198,22 +214,27 @@ func TestJudge(t *testing.T) {
 		{"units left after a crash", with(func(r *results.Result) { r.Accepted, r.Sold, r.Undersold, r.Ledger, r.Gate = 9, 9, 1, n(1), n(1) }), ended(sound, crashed), results.AsPromised, ""},
 		{"stock row differs after a crash", with(func(r *results.Result) { r.Ledger, r.Gate = n(3), n(3) }), ended(sound, crashed), results.Broken, "the stock row has 3"},
 		{"in flight after a crash", with(func(r *results.Result) { r.Accepted, r.Sold, r.Ledger, r.InFlight = 9, 9, n(1), n(1) }), ended(sound, crashed), results.Broken, "left 1 units in flight"},
+		{"in flight", with(func(r *results.Result) { r.Accepted, r.Sold, r.Ledger, r.InFlight = 9, 9, n(1), n(1) }), sound, results.AsPromised, ""},
 		{"counts unknown", with(func(r *results.Result) { r.Ledger, r.Gate, r.InFlight = nil, nil, nil }), sound, results.AsPromised, ""},
 		{"no count at the gate", with(func(r *results.Result) { r.Gate, r.InFlight = nil, nil }), gated, results.Broken, "no count at the gate"},
 		{"no count at the gate after a fault", with(func(r *results.Result) { r.Gate, r.InFlight = nil, nil }), faulty(gated), results.AsPromised, ""},
-		{"more stock than arrivals", with(func(r *results.Result) { r.Stock, r.Undersold, r.Ledger, r.Gate, r.Rate = 100, 90, n(90), n(90), 10 }), plenty, results.AsPromised, ""},
-		{"more stock than arrivals, and refused", with(func(r *results.Result) { r.Stock, r.Refused, r.Ledger, r.Gate, r.Rate = 100, 1, n(90), n(90), 10 }), plenty, results.Broken, "1 orders were refused"},
-		{"more stock than arrivals, and turned down", with(func(r *results.Result) { r.Stock, r.TurnedDown, r.Ledger, r.Gate, r.Rate = 100, 1, n(90), n(90), 10 }), plenty, results.Broken, "1 orders were refused"},
+		{"more stock than arrivals", with(func(r *results.Result) { r.Stock, r.Ledger, r.Gate = 100, n(90), n(90) }), plenty, results.AsPromised, ""},
+		{"more stock than arrivals, and refused", with(func(r *results.Result) { r.Stock, r.Refused, r.Ledger, r.Gate = 100, 1, n(90), n(90) }), plenty, results.Broken, "1 orders were refused"},
+		{"more stock than arrivals, and a broken strategy refuses", with(func(r *results.Result) { r.Refused = 1 }), terms{spec: single.spec, plenty: true, maxFailures: 0.05}, results.AsPromised, ""},
+		{"more stock than arrivals, and turned down", with(func(r *results.Result) { r.Stock, r.TurnedDown, r.Ledger, r.Gate = 100, 1, n(90), n(90) }), plenty, results.Broken, "1 orders were refused"},
 	} {
 		r := test.result
 		conclusive := judge(&r, test.terms)
+		if limited := strings.Contains(r.Load, "stopped at the limit"); limited != (test.terms.ending == atLimit) {
+			t.Errorf("%s: %q", test.name, r.Load)
+		}
 		if want := surprises[test.says]; r.Surprise != want {
 			t.Errorf("%s: surprise %q, want %q", test.name, r.Surprise, want)
 		}
 		if says := strings.Join(r.Faults, "; "); r.Verdict != test.verdict || !strings.Contains(says, test.says) {
 			t.Errorf("%s: %s (%s), want %s (%s)", test.name, r.Verdict, says, test.verdict, test.says)
 		}
-		if proof := !strings.Contains(test.says, "proves nothing") && !strings.Contains(test.says, "caught nothing"); conclusive != proof {
+		if proof := !strings.Contains(test.says, "proves nothing") && !strings.Contains(test.says, "caught nothing"); conclusive != (proof || len(r.Findings) > 0) {
 			t.Errorf("%s: conclusive %v", test.name, conclusive)
 		}
 	}
@@ -243,6 +264,10 @@ func TestTerms(t *testing.T) {
 		{"search", settings{Instances: 2, Search: true}, sound, soldOut, terms{faulty: true, plenty: true, maxFailures: 1}},
 		{"with faults", settings{Instances: 2, Faults: true}, sound, soldOut, terms{faulty: true}},
 		{"a broken target", settings{Instances: 2, Targets: target}, broken, soldOut, terms{}},
+		{"a broken target, guarded", settings{Targets: target, Guard: true}, broken, soldOut, terms{}},
+		{"two broken targets, guarded", settings{Targets: slices.Repeat(target, 2), Guard: true}, broken, soldOut, terms{mustCatch: true}},
+		{"broken, guarded, not sold out", settings{Instances: 2, Guard: true}, broken, atLimit, terms{}},
+		{"broken without a gate, guarded", settings{Instances: 2, Guard: true}, mustFind(t, "db-none"), soldOut, terms{mayOversell: true, mustOversell: true}},
 		{"a target with --expect-oversell", settings{Targets: target, ExpectOversell: true}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
 	} {
 		l := &lab{settings: test.settings}
@@ -832,14 +857,18 @@ func TestOpenLoad(t *testing.T) {
 	}
 }
 
-// TestOpenLoad_Refused loads a shop that refuses orders, although there is more stock.
+// TestOpenLoad_Refused loads a shop that refuses orders, although there is more stock. In a search,
+// it does so at the second rate.
 func TestOpenLoad_Refused(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(&shop{units: 1})
+	server := httptest.NewServer(&shop{units: minRate + 1})
 	defer server.Close()
 	const says = "orders were refused, and there was more stock than orders"
-	if code, out, _ := runHere(t, "--target", server.URL, "--rate", "50", "--duration", "1s"); code != command.ExitFailed || !strings.Contains(out, says) {
-		t.Errorf("exit code %d, want %d and %q", code, command.ExitFailed, says)
+	for _, load := range [][]string{{"--rate", fmt.Sprint(2 * minRate)}, {"--search", "--probes", "1", "--p99", "1m"}} {
+		code, out, _ := runHere(t, append(load, "--target", server.URL, "--duration", "1s")...)
+		if code != command.ExitFailed || !strings.Contains(out, says) {
+			t.Errorf("%v: exit code %d, want %d and %q", load, code, command.ExitFailed, says)
+		}
 	}
 }
 
