@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -131,6 +134,78 @@ func expectFindings(t *testing.T, v *lifecycleLoad, want []results.Kind) {
 		t.Fatal(err)
 	}
 	expectKinds(t, v.rec, want)
+}
+
+// TestLifecycleAudit audits a load with one paid order of the product and a coupon.
+func TestLifecycleAudit(t *testing.T) {
+	t.Parallel()
+	type load struct {
+		*lifecycleLoad
+		ledger *ledger
+		result *results.Result
+	}
+	exec := func(statement string) func(*testing.T, load) {
+		return func(t *testing.T, v load) { t.Helper(); v.ledger.exec(t, statement) }
+	}
+	for _, test := range []struct {
+		name   string
+		change func(t *testing.T, v load)
+		says   string // a fault; empty: none
+		fails  bool
+	}{
+		{"as answered", func(*testing.T, load) {}, "", false},
+		{"no order", func(_ *testing.T, v load) { v.result.Accepted = 0 }, "no order was accepted", false},
+		{"too few coupons", func(_ *testing.T, v load) { v.goods.coupons = 0 }, "lt-sku-coupon: oversold 1 units", false},
+		{"coupons left", exec("UPDATE stock SET available = 5 WHERE sku = 'lt-sku-coupon'"), "lt-sku-coupon: the stock row has 5", false},
+		{"another expiry by GET", func(t *testing.T, v load) {
+			o := v.rec.answers[0].order
+			o.ExpiresAt = new(o.ExpiresAt.Add(time.Second))
+			text, err := json.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, v.lifecycleLoad.fleet = replying(t, reply{text: string(text)})
+		}, results.OtherExpiry.String(), false},
+		{"failures", func(_ *testing.T, v load) { v.result.Failed = 1 }, "failed, more than 0%", false},
+		{"unreadable counts", exec("DROP TABLE stock_parts"), "", true},
+		{"unreadable orders", exec("ALTER TABLE orders RENAME COLUMN payment_id TO gone"), "", true},
+		{"unreadable history", exec("ALTER TABLE order_history RENAME COLUMN at TO gone"), "", true},
+		{"unreadable payments", exec("DROP TABLE payments"), "", true},
+		{"unreadable claims", exec("DROP TABLE claims"), "", true},
+		{"unreadable sample", func(_ *testing.T, v load) { v.rec.sampleErr = io.ErrUnexpectedEOF }, "", true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			v, l := newTestLoad(t)
+			v.PaymentWindow, v.goods.units, v.goods.coupons = time.Second, 1, 1
+			v.watch = v.startWatch(t.Context(), assembly.Spec{}, v.fleet)
+			for _, sku := range []string{v.goods.product, v.goods.coupon} {
+				l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES (?, 'product', 1, 0)", sku)
+			}
+			l.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 1)", v.goods.coupon, v.buyers[0])
+			o := numbered(1)
+			payment := paymentIDs(o.ID)[0]
+			o.Status, o.Lines = "paid", append(o.Lines, line{SKU: v.goods.coupon, Quantity: 1})
+			l.storeEnded(t, &storedOrder{order: o, payment: &payment, history: steps{"paid"}, payments: map[string]string{payment: "paid"}})
+			v.calls[o.ID] = []call{{action: pay, payment: payment, status: http.StatusOK, got: o}}
+			o.CreatedAt = time.Now().Round(0)
+			o.ExpiresAt = new(o.CreatedAt.Add(v.PaymentWindow))
+			v.rec.add(answer{outcome: accepted, asked: o, order: o})
+			r := v.newResult(assembly.Spec{}, v.rec, 1)
+			test.change(t, load{v, l, r})
+			err := v.judge(t.Context(), r, terms{spec: assembly.Spec{Sound: true}})
+			want := results.AsPromised
+			switch {
+			case test.fails:
+				want = results.Undecided
+			case test.says != "":
+				want = results.Broken
+			}
+			if says := strings.Join(r.Faults, "; "); (err != nil) != test.fails || r.Verdict != want || !strings.Contains(says, test.says) {
+				t.Errorf("%s: %v; %s", r.Verdict, err, says)
+			}
+		})
+	}
 }
 
 // TestCheckEarly audits an order that expired before its time.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -685,11 +687,11 @@ func TestLiars(t *testing.T) {
 			if sent := r.Repeats + r.RepeatsFailed; sent == 0 || r.Rate == 0 && (r.Keys == nil || r.Keys.Repeats < stock/3) {
 				t.Errorf("%d repeats of orders, and in the rush with repeated keys %+v", sent, r.Keys)
 			}
+			if !strings.Contains(says, "kept the orders") && (!honest || test.args == "--keep") {
+				t.Error("the output does not say that the orders were kept")
+			}
 			if !honest || test.args != "--keep" {
 				return
-			}
-			if !strings.Contains(says, "kept the orders") {
-				t.Error("the output does not say that the orders were kept")
 			}
 			expectCleaned(t, services, 2*stock)
 		})
@@ -868,6 +870,103 @@ func TestOpenLoad_Refused(t *testing.T) {
 		code, out, _ := runHere(t, append(load, "--target", server.URL, "--duration", "1s")...)
 		if code != command.ExitFailed || !strings.Contains(out, says) {
 			t.Errorf("%v: exit code %d, want %d and %q", load, code, command.ExitFailed, says)
+		}
+	}
+}
+
+// TestAudit_Fails checks that no load ends well if its audit fails, or the rush with repeated keys, or
+// if its report cannot be written.
+func TestAudit_Fails(t *testing.T) {
+	t.Parallel()
+	empty, folder := "sqlite://"+filepath.Join(t.TempDir(), "empty.db"), t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "results.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ args, says string }{
+		{"--db " + empty, "reading the stock row"},
+		{"--rate 50 --duration 1s --db " + empty, "reading the stock row"},
+		{"", "-keys: 400"},
+		{"--out " + folder, "--out: "},
+	} {
+		shop := &shop{units: 60}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if test.args == "" && strings.HasSuffix(r.URL.Path, "-keys") {
+				http.Error(w, "no keys here", http.StatusBadRequest)
+				return
+			}
+			shop.ServeHTTP(w, r)
+		}))
+		defer server.Close()
+		args := append(strings.Fields(test.args), "--target", server.URL, "--clients", "4", "--stock", "60")
+		if strings.Contains(test.args, "--rate") {
+			args = slices.Delete(args, len(args)-4, len(args)-2)
+		}
+		written := strings.Contains(test.args, "--out") // the verdict on the load stands
+		if code, out, says := runHere(t, args...); code != command.ExitFailed || strings.Contains(out, results.AsPromised) != written || !strings.Contains(says, test.says) {
+			t.Errorf("%s: exit code %d", test.args, code)
+		}
+	}
+}
+
+// roundTrip is a transport that calls a function.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestLateArrivals sends 1000 orders a second for 4 s, and each takes 3 s. So 2048 are under way
+// before the first answer, later ones wait for answers, and the last are dropped.
+func TestLateArrivals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shop := &shop{units: 10_000, slow: 3 * time.Second}
+		c := load.NewClient(roundTrip(func(r *http.Request) (*http.Response, error) {
+			for name, values := range r.Header { // as a server reads them
+				r.Header[http.CanonicalHeaderKey(name)] = values
+			}
+			w := httptest.NewRecorder()
+			shop.ServeHTTP(w, r)
+			return w.Result(), nil
+		}))
+		l := &lab{client: c, admin: c, display: newDisplay(io.Discard), settings: settings{Duration: 4 * time.Second, Targets: []string{"http://shop"}}}
+		r, err := l.arrive(t.Context(), mustFind(t, "lua"), &fleet{urls: l.Targets}, 1000)
+		if err != nil || r.Verdict != results.AsPromised {
+			t.Fatalf("%v, %s: %q", err, r.Verdict, r.Faults)
+		}
+		if r.Accepted+r.Dropped != 4000 || r.Accepted <= maxUnderWay || r.Dropped == 0 || r.Late != r.Accepted-maxUnderWay {
+			t.Errorf("%d accepted, %d late, %d dropped", r.Accepted, r.Late, r.Dropped)
+		}
+		if *r.P99 < 3800 { // the wait before an order is sent counts
+			t.Errorf("p99 %v ms", *r.P99)
+		}
+	})
+}
+
+// TestInterruptedLoads interrupts a rush and an open load at the first order. Neither is decided, and
+// both have what the watch has found.
+func TestInterruptedLoads(t *testing.T) {
+	t.Parallel()
+	for name, rate := range map[string]int{"rush": 0, "open load": 50} {
+		ctx, cancel := context.WithCancel(t.Context())
+		shop := &shop{units: 1000}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/metrics":
+				_, _ = io.WriteString(w, "holdfast_guard_refusals_total 0\n")
+				return
+			case "/orders":
+				cancel()
+			}
+			shop.ServeHTTP(w, r)
+		}))
+		defer server.Close()
+		c := load.NewClient(http.DefaultTransport)
+		l := &lab{client: c, admin: c, display: newDisplay(io.Discard), settings: settings{
+			Stock: 1000, Clients: 2, Guard: true, Limit: time.Minute, Rate: rate, Duration: time.Minute, Targets: []string{server.URL},
+		}}
+		f, spec := &fleet{urls: l.Targets}, mustFind(t, "lua")
+		r, err := l.loadFleet(ctx, spec, f)
+		if err != nil || r.Verdict != results.Undecided || r.Requests == 0 || r.Caught == nil {
+			t.Errorf("%s: %v, %+v", name, err, r)
 		}
 	}
 }
