@@ -213,6 +213,11 @@ func TestSample(t *testing.T) {
 	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampled != 2 {
 		t.Errorf("after the commit: %v, %d sampled", found, rec.sampled)
 	}
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	if l.sample(interrupted, rec, a); rec.sampled != 2 || rec.sampleErr != nil {
+		t.Errorf("after an interrupt: %d sampled, %v", rec.sampled, rec.sampleErr)
+	}
 	l.exec(t, "DROP TABLE order_lines")
 	l.sample(t.Context(), rec, a)
 	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampleErr == nil {

@@ -286,12 +286,14 @@ func TestExcess(t *testing.T) {
 	}
 	generation := g.ledger + "}:generation"
 	for _, set := range []func() error{
-		func() error { return l.redis.HSet(t.Context(), g.key("sku", "count"), "sku", "many").Err() },
-		func() error { return l.redis.Set(t.Context(), g.key("sku", "count"), "no hash", 0).Err() },
 		func() error { return l.redis.Set(t.Context(), generation, "no number", 0).Err() },
 		func() error {
 			return errors.Join(l.redis.Del(t.Context(), generation).Err(), l.redis.LPush(t.Context(), generation, "a list").Err())
 		},
+		func() error {
+			return errors.Join(l.redis.Del(t.Context(), generation).Err(), l.redis.HSet(t.Context(), g.key("sku", "count"), "sku", "many").Err())
+		},
+		func() error { return l.redis.Set(t.Context(), g.key("sku", "count"), "no hash", 0).Err() },
 	} {
 		if err := set(); err != nil {
 			t.Fatal(err)
