@@ -157,6 +157,14 @@ func TestLifecycleAudit(t *testing.T) {
 		{"no order", func(_ *testing.T, v load) { v.result.Accepted = 0 }, "no order was accepted", false},
 		{"too few coupons", func(_ *testing.T, v load) { v.goods.coupons = 0 }, "lt-sku-coupon: oversold 1 units", false},
 		{"coupons left", exec("UPDATE stock SET available = 5 WHERE sku = 'lt-sku-coupon'"), "lt-sku-coupon: the stock row has 5", false},
+		{"another buyer", exec("UPDATE orders SET buyer_id = 'another'"), results.OtherBuyer.String(), false},
+		{"over the limit during the load", func(_ *testing.T, v load) {
+			for n := range couponLimit + 1 {
+				o := v.rec.answers[0].order
+				o.ID = numbered(n + 2).ID
+				v.rec.add(answer{outcome: accepted, asked: o, order: o})
+			}
+		}, results.OverLimit.String(), false},
 		{"another expiry by GET", func(t *testing.T, v load) {
 			o := v.rec.answers[0].order
 			o.ExpiresAt = new(o.ExpiresAt.Add(time.Second))
@@ -203,6 +211,9 @@ func TestLifecycleAudit(t *testing.T) {
 			}
 			if says := strings.Join(r.Faults, "; "); (err != nil) != test.fails || r.Verdict != want || !strings.Contains(says, test.says) {
 				t.Errorf("%s: %v; %s", r.Verdict, err, says)
+			}
+			if oversold := strings.Contains(test.says, "oversold"); oversold != (r.Oversold == 1) || oversold != (r.Surprise == results.Oversell) {
+				t.Errorf("oversold %d, %q", r.Oversold, r.Surprise)
 			}
 		})
 	}

@@ -885,6 +885,7 @@ func TestAudit_Fails(t *testing.T) {
 	for _, test := range []struct{ args, says string }{
 		{"--db " + empty, "reading the stock row"},
 		{"--rate 50 --duration 1s --db " + empty, "reading the stock row"},
+		{"--search --probes 1 --duration 1s --db " + empty, "reading the stock row"},
 		{"", "-keys: 400"},
 		{"--out " + folder, "--out: "},
 	} {
@@ -898,7 +899,7 @@ func TestAudit_Fails(t *testing.T) {
 		}))
 		defer server.Close()
 		args := append(strings.Fields(test.args), "--target", server.URL, "--clients", "4", "--stock", "60")
-		if strings.Contains(test.args, "--rate") {
+		if strings.Contains(test.args, "--duration") { // an open load has no clients
 			args = slices.Delete(args, len(args)-4, len(args)-2)
 		}
 		written := strings.Contains(test.args, "--out") // the verdict on the load stands
