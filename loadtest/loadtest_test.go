@@ -859,18 +859,14 @@ func TestOpenLoad(t *testing.T) {
 	}
 }
 
-// TestOpenLoad_Refused loads a shop that refuses orders, although there is more stock. In a search,
-// it does so at the second rate.
+// TestOpenLoad_Refused loads a shop that refuses orders, although there is more stock.
 func TestOpenLoad_Refused(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(&shop{units: minRate + 1})
+	server := httptest.NewServer(&shop{units: 1})
 	defer server.Close()
 	const says = "orders were refused, and there was more stock than orders"
-	for _, load := range [][]string{{"--rate", fmt.Sprint(2 * minRate)}, {"--search", "--probes", "1", "--p99", "1m"}} {
-		code, out, _ := runHere(t, append(load, "--target", server.URL, "--duration", "1s")...)
-		if code != command.ExitFailed || !strings.Contains(out, says) {
-			t.Errorf("%v: exit code %d, want %d and %q", load, code, command.ExitFailed, says)
-		}
+	if code, out, _ := runHere(t, "--target", server.URL, "--rate", "50", "--duration", "1s"); code != command.ExitFailed || !strings.Contains(out, says) {
+		t.Errorf("exit code %d, want %d and %q", code, command.ExitFailed, says)
 	}
 }
 
@@ -914,22 +910,41 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// openLoad returns a lab for open loads of the shop without a network, so that it can run in a
+// bubble.
+func openLoad(shop *shop, s settings) (*lab, *fleet) {
+	c := load.NewClient(roundTrip(func(r *http.Request) (*http.Response, error) {
+		for name, values := range r.Header { // as a server reads them
+			r.Header[http.CanonicalHeaderKey(name)] = values
+		}
+		w := httptest.NewRecorder()
+		shop.ServeHTTP(w, r)
+		return w.Result(), nil
+	}))
+	s.Targets = []string{"http://shop"}
+	return &lab{client: c, admin: c, display: newDisplay(io.Discard), settings: s}, &fleet{urls: s.Targets}
+}
+
+// TestSearch_Refused searches for the highest rate of a shop that refuses orders at the second rate,
+// although there is more stock.
+func TestSearch_Refused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, f := openLoad(&shop{units: minRate + 1}, settings{Search: true, Probes: 1, P99: time.Minute, Duration: time.Second})
+		r, err := l.highest(t.Context(), mustFind(t, "lua"), f)
+		if err != nil || r.Verdict != results.Broken || r.Rate != 2*minRate || len(r.Probes) != 1 {
+			t.Errorf("%v, %+v", err, r)
+		}
+	})
+}
+
 // TestLateArrivals sends 1000 orders a second for 4 s, and each takes 3 s. So 2048 are under way
 // before the first answer, later ones wait for answers, and the last are dropped.
 func TestLateArrivals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		shop := &shop{units: 10_000, slow: 3 * time.Second}
-		c := load.NewClient(roundTrip(func(r *http.Request) (*http.Response, error) {
-			for name, values := range r.Header { // as a server reads them
-				r.Header[http.CanonicalHeaderKey(name)] = values
-			}
-			w := httptest.NewRecorder()
-			shop.ServeHTTP(w, r)
-			return w.Result(), nil
-		}))
-		l := &lab{client: c, admin: c, display: newDisplay(io.Discard), settings: settings{Duration: 4 * time.Second, Targets: []string{"http://shop"}}}
-		r, err := l.arrive(t.Context(), mustFind(t, "lua"), &fleet{urls: l.Targets}, 1000)
+		l, f := openLoad(&shop{units: 10_000, slow: 3 * time.Second}, settings{Duration: 4 * time.Second})
+		r, err := l.arrive(t.Context(), mustFind(t, "lua"), f, 1000)
 		if err != nil || r.Verdict != results.AsPromised {
 			t.Fatalf("%v, %s: %q", err, r.Verdict, r.Faults)
 		}

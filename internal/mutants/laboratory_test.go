@@ -174,7 +174,7 @@ var laboratory = []mutant{
 	{"a rate holds although orders fail", labArrivals, "(r.Failed+r.Dropped)*1000", "r.Dropped*1000", "loadtest TestHolds"},
 	{"a rate holds without an answer", labArrivals, "r.P99 != nil && *r.P99 <= measure.Millis(limit) &&", "(r.P99 == nil || *r.P99 <= measure.Millis(limit)) &&", "loadtest TestHolds"},
 	{"a search goes on after a broken promise", labSearch, "if err != nil || result.Verdict != results.AsPromised {", "if err != nil {", "loadtest TestProbes_Broken"},
-	{"a search hides a broken promise", labSearch, "if ended != nil && (ended.Verdict == results.Broken || err != nil) {", "if false {", "loadtest TestOpenLoad_Refused"},
+	{"a search hides a broken promise", labSearch, "if ended != nil && (ended.Verdict == results.Broken || err != nil) {", "if false {", "loadtest TestSearch_Refused"},
 	{"a search hides an error", labSearch, "if err != nil || answer.Verdict == results.Broken {\n\t\treturn answer, err", "if answer.Verdict == results.Broken {\n\t\treturn answer, err", "loadtest TestAudit_Fails"},
 	{"targets may run different strategies", labFleet, "case i > 0 && running.Name != spec.Name:", "case false:", "loadtest TestTarget_Other"},
 	{"targets may differ in their guard", labFleet, "case i > 0 && guard != l.Guard:", "case false:", "loadtest TestTarget_Other"},
