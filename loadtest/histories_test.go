@@ -162,8 +162,8 @@ func TestJudgeHistory(t *testing.T) {
 	}
 }
 
-// TestHistories_Incomplete checks that a history is not judged if it was interrupted, cannot be read,
-// or if a call could not be written.
+// TestHistories_Incomplete checks that a history is not judged if it was interrupted, or if a call
+// could not be written.
 func TestHistories_Incomplete(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "history.jsonl")
@@ -176,20 +176,12 @@ func TestHistories_Incomplete(t *testing.T) {
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := h.run(interrupted, assembly.Spec{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("an interrupted history: %v", err)
-	}
-	for text, says := range map[string]string{"": "", "{": "reading call 1"} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if verdicts, err := h.verdicts(); (err != nil) != (says != "") || err != nil && !strings.Contains(err.Error(), says) {
-			t.Errorf("the history %q: %v, %v", text, verdicts, err)
-		}
+		t.Errorf("interrupted: %v", err)
 	}
 	_ = file.file.Close()
 	file.Fault("a call", func() {})
 	if verdicts, err := h.verdicts(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a history without a call: %v, %v", verdicts, err)
+		t.Errorf("without a call: %v, %v", verdicts, err)
 	}
 }
 
@@ -208,8 +200,6 @@ func TestCheckHistory(t *testing.T) {
 		{set + refusal + rest, "--memory=0s", "1 of 1 SKUs"},
 		{set + refusal + rest, "--memory=100ns", ""},
 		{"", "--memory=0s", "the history has no SKU"},
-		{"{", "--memory=0s", "reading call 1"},
-		{set + rest, "--memory=-1s", "--memory"},
 		{set + rest, "--timeout=0s", "--timeout"},
 	} {
 		file := filepath.Join(t.TempDir(), "history.jsonl")

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -284,22 +283,15 @@ func TestExcess(t *testing.T) {
 			t.Errorf("count %q: %d units too many, want %d (%v)", count, got, want, err)
 		}
 	}
-	generation := g.ledger + "}:generation"
-	for _, set := range []func() error{
-		func() error { return l.redis.Set(t.Context(), generation, "no number", 0).Err() },
-		func() error {
-			return errors.Join(l.redis.Del(t.Context(), generation).Err(), l.redis.LPush(t.Context(), generation, "a list").Err())
-		},
-		func() error {
-			return errors.Join(l.redis.Del(t.Context(), generation).Err(), l.redis.HSet(t.Context(), g.key("sku", "count"), "sku", "many").Err())
-		},
-		func() error { return l.redis.Set(t.Context(), g.key("sku", "count"), "no hash", 0).Err() },
-	} {
-		if err := set(); err != nil {
+	for key, text := range map[string]string{g.ledger + "}:generation": "no number", g.key("sku", "count"): "no hash"} {
+		if err := l.redis.Set(t.Context(), key, text, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := l.counts(t.Context(), "sku"); err == nil {
-			t.Error("counts that cannot be read are no error")
+			t.Errorf("%s is no error", text)
+		}
+		if err := l.redis.Del(t.Context(), key).Err(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -395,17 +387,14 @@ func TestRecord(t *testing.T) {
 // TestJudgeKeys checks that the worse verdict of two rushes counts.
 func TestJudgeKeys(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ rush, keys, want string }{
-		{results.AsPromised, results.AsPromised, results.AsPromised},
-		{results.AsPromised, results.Undecided, results.Undecided},
-		{results.Undecided, results.AsPromised, results.Undecided},
-		{results.Undecided, results.Broken, results.Broken},
-		{results.Broken, results.Undecided, results.Broken},
-	} {
-		r := &results.Result{Verdict: test.rush, Load: "rush"}
-		judgeKeys(r, &results.Result{Verdict: test.keys, Load: "keys"})
-		if r.Verdict != test.want || r.Keys == nil || strings.Contains(r.Load, "keys") != (test.keys == results.Undecided) {
-			t.Errorf("%s and %s: %s of %q", test.rush, test.keys, r.Verdict, r.Load)
+	worse := []string{results.AsPromised, results.Undecided, results.Broken}
+	for i, rush := range worse {
+		for j, keys := range worse {
+			r := &results.Result{Verdict: rush, Load: "rush"}
+			judgeKeys(r, &results.Result{Verdict: keys, Load: "keys"})
+			if r.Verdict != worse[max(i, j)] || r.Keys == nil || strings.Contains(r.Load, "keys") != (keys == results.Undecided) {
+				t.Errorf("%s and %s: %s of %q", rush, keys, r.Verdict, r.Load)
+			}
 		}
 	}
 }
