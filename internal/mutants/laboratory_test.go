@@ -24,6 +24,9 @@ const (
 	labLifecycle = "loadtest/lifecycleaudit.go"
 	labRecord    = "loadtest/record.go"
 	labCheck     = "loadtest/historycheck.go"
+	labChecker   = "loadtest/history/check.go"
+	labModel     = "loadtest/history/model.go"
+	labCommand   = "internal/lab/command/command.go"
 	labPitfall   = "loadtest/pitfall/pitfall.go"
 	labFence     = "loadtest/pitfall/fence.go"
 	testServers  = "internal/testenv/testenv.go"
@@ -156,7 +159,7 @@ var laboratory = []mutant{
 	{"an audit ends well after a sample that failed", labAudit, "return rec.sampleErr", "return nil", "loadtest TestAudit_Unreadable/sample"},
 	{"an audit ends well without the stock row", labAudit, "return 0, fmt.Errorf(\"reading the stock row of %s: %w\", sku, err)", "return 0, nil", "loadtest TestAudit_Unreadable/stock"},
 	{"an audit ends well without the units sold", labAudit, "return 0, fmt.Errorf(\"counting the orders of %s: %w\", sku, err)", "return units, nil", "loadtest TestAudit_Unreadable/units_sold"},
-	{"an audit ends well without the answered orders", labOrders, "return nil, fmt.Errorf(\"looking up orders: %w\", err)", "return nil, nil", "loadtest TestAudit_Unreadable/answered_order"},
+	{"an audit ends well without the answered orders", labOrders, "stored, err := l.orders(ctx, chunk)\n\t\tif err != nil {\n\t\t\treturn err", "stored, err := l.orders(ctx, chunk)\n\t\tif err != nil {\n\t\t\treturn nil", "loadtest TestAudit_Unreadable/answered_order"},
 	{"an audit ends well without the other orders", labOrders, "return fmt.Errorf(\"listing the orders of %s: %w\", sku, err)", "return nil", "loadtest TestAudit_Unreadable/other_orders"},
 	{"a count that the gate does not use counts", labAudit, "if epoch>>generationBits != g.generation {", "if false {", "loadtest TestExcess"},
 	{"a generation that cannot be parsed is the first", labAudit, "return g, fmt.Errorf(\"parsing the gate's generation %q: %w\", generation, err)", "return g, nil", "loadtest TestExcess"},
@@ -192,6 +195,24 @@ var laboratory = []mutant{
 	{"orders of a lifecycle load are not read by GET", labLifecycle, "v.readAll(ctx, stored)\n", "\n", "loadtest TestLifecycleAudit/another_buyer_by_GET"},
 	{"a lifecycle load without an order proves something", labLifecycle, "if r.Accepted == 0 {", "if false {", "loadtest TestLifecycleAudit/no_order"},
 	{"calls of a lifecycle load may all fail", labCalls, "judgeFailures(r, t)\n", "\n", "loadtest TestLifecycleAudit/failures"},
+	{"an interrupted program that has no error succeeds", labCommand, "if ctx.Err() != nil {", "if ctx.Err() != nil && err != nil {", "internal/lab/command TestExitCode"},
+	{"sold out with any status is a refusal", loadAnswer, "a.Status == http.StatusConflict && (a.Problem == SoldOut || a.Problem == BuyerLimit)", "a.Problem == SoldOut || a.Problem == BuyerLimit", "internal/lab/load TestAnswers"},
+	{"a SKU that could not be created exists", loadClient, "case err != nil:\n\t\treturn err\n", "case err != nil:\n\t\treturn nil\n", "internal/lab/load TestCreate"},
+	{"a rush counts failed orders as refused", rushRun, "r.p.Failed++\n", "r.p.Refused++\n", "internal/console/rush TestFinish"},
+	{"a rush that failed has ended", rushRun, "r.p.State, r.p.Detail = Failed, err.Error()", "r.p.State, r.p.Detail = Ended, r.endDetail()", "internal/console/rush TestFinish"},
+	{"an experiment without its damage is no failure", "loadtest/pitfalls.go", "return errUnexpected", "return nil", "loadtest TestPitfallsUnexpected"},
+	{"a version that did not run did no damage", "loadtest/report/experiment.go", "v.NotRun)\n\t\t\tcontinue", "v.NotRun)", "loadtest/report TestWriteExperiment"},
+	{"the table does not say that the run was interrupted", "loadtest/report/table.go", "if run.CutShort {", "if false {", "loadtest/report TestWriteTable"},
+	{"the headline hides overselling in a rush with repeated keys", "loadtest/results/results.go", " || r.Keys != nil && r.Keys.Surprise == s", "", "loadtest/report TestHeadline"},
+	{"a run of bench that failed is compared", "bench/table.go", "mine[i].fault != \"\" || theirs[i].fault != \"\"", "mine[i].fault != \"\"", "bench TestMedian"},
+	{"an order may take a step later than a read shows", labChecker, " || slices.Contains(c.Steps, status) {", " {", "loadtest/history TestCheck/revived_by_a_payment_without_an_answer,_and_sold_again"},
+	{"a lost order that was found may hold its units twice", labChecker, "len(tries) == 1 && len(sales) == 1 && !sales[0].maybe || slices", "slices", "loadtest/history TestCheck/unknown,_found,_and_undersold"},
+	{"a lost order may be committed after it was found", labChecker, "lost.id, lost.end = o.ID, h.shown(o.ID, o.BuyerID, \"\")", "lost.id = o.ID", "loadtest/history TestCheck/unknown,_and_found_before_others_are_sold"},
+	{"an order may have another buyer", labChecker, "last.Buyer != s.buyer || !slices", "!slices", "loadtest/history TestCheck/of_another_buyer"},
+	{"units of an expired order may return later than a read shows", labChecker, "change{s.expires(), h.shown(s.id, s.buyer, step), 1, last}", "change{s.expires(), Forever, 1, last}", "loadtest/history TestCheck/expired_in_a_read,_and_refused_afterwards"},
+	{"an audit may have another total", labModel, "return s, s == o.read", "return s, s.left == o.read.left", "loadtest/history TestCheck/an_audit_with_another_total"},
+	{"every order may be taken twice", labModel, "n > 0 && disturbed(s.begin, s.end) {", "n > 0 {", "loadtest/history TestCheck/refused_while_another_is_answered,_and_units_are_left"},
+	{"a refused change explains itself", labModel, "h.call != c && h.begin", "h.begin", "loadtest/history TestCheck/not_below_sold,_by_its_own_units"},
 	{"an experiment may leave units", labPitfall, "case damage.Unsold:", "case false:", "loadtest/pitfall TestVerdicts"},
 	{"a flawed version may do no damage", labPitfall, "case v.Flawed && damage.Amount == 0:", "case false:", "loadtest/pitfall TestVerdicts"},
 	{"a fixed version may do damage", labPitfall, "case !v.Flawed && damage.Amount > 0:", "case false:", "loadtest/pitfall TestVerdicts"},
