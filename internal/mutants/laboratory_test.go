@@ -193,6 +193,8 @@ var laboratory = []mutant{
 	{"coupons are not counted", labLifecycle, ", {v.goods.coupon, v.goods.coupons}}", "}", "loadtest TestLifecycleAudit/coupons_left"},
 	{"answers of a lifecycle load are not compared", labLifecycle, "v.checkOrders(stored)\n\tif", "if", "loadtest TestLifecycleAudit/another_buyer"},
 	{"orders of a lifecycle load are not read by GET", labLifecycle, "v.readAll(ctx, stored)\n", "\n", "loadtest TestLifecycleAudit/another_buyer_by_GET"},
+	{"a lifecycle load may lose an order", labLifecycle, "v.rec.find(results.Missing, want.String())", "_ = want", "loadtest TestLifecycleAudit/order_lost"},
+	{"an order whose refund was answered may stay paid", labLifecycle, "return o.Status != \"refunded\" || o.restocked != c.restock", "return o.restocked != c.restock", "loadtest TestCheckOrders/answered_refunded_and_paid"},
 	{"a lifecycle load without an order proves something", labLifecycle, "if r.Accepted == 0 {", "if false {", "loadtest TestLifecycleAudit/no_order"},
 	{"calls of a lifecycle load may all fail", labCalls, "judgeFailures(r, t)\n", "\n", "loadtest TestLifecycleAudit/failures"},
 	{"an interrupted program that has no error succeeds", labCommand, "if ctx.Err() != nil {", "if ctx.Err() != nil && err != nil {", "internal/lab/command TestExitCode"},
