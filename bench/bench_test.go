@@ -30,6 +30,15 @@ func TestMedian(t *testing.T) {
 	if m := median([]sample{{perSecond: 3}, {fault: "oversold"}}); m.fault != "oversold" {
 		t.Error("a failed run has figures")
 	}
+	good, failed := []sample{{perSecond: 50}, {perSecond: 60}}, []sample{{perSecond: 100}, {fault: "oversold 3"}}
+	for _, theirs := range [][]sample{failed, good[:1]} {
+		if ratio, ok := compared(good, theirs, rate); ok {
+			t.Errorf("compared with %v: %v", theirs, ratio)
+		}
+	}
+	if row := slotsRow(failed, good, time.Second); len(row) != 1 || row[0] != "failed: oversold 3" {
+		t.Errorf("%v", row)
+	}
 }
 
 // TestUnexpected checks which answers make a run fail.

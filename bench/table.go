@@ -121,11 +121,7 @@ func millis(d time.Duration) string { return fmt.Sprintf("%.1f", measure.Millis(
 // writeVerdicts compares the samples with the targets whose variants were measured.
 func writeVerdicts(w io.Writer, samples map[string][]sample) {
 	for _, t := range targets {
-		against := t.Against
-		if against == "" {
-			against = t.variant
-		}
-		if figure, ok := compared(samples[t.variant], samples[against], t.Figure); ok {
+		if figure, ok := compared(samples[t.variant], samples[t.Against], t.Figure); ok {
 			fmt.Fprintf(w, "- %s: %s\n", t.variant, t.Verdict(figure))
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,11 +14,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
+	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -210,6 +213,65 @@ func TestSample(t *testing.T) {
 	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampled != 2 {
 		t.Errorf("after the commit: %v, %d sampled", found, rec.sampled)
 	}
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	if l.sample(interrupted, rec, a); rec.sampled != 2 || rec.sampleErr != nil {
+		t.Errorf("after an interrupt: %d sampled, %v", rec.sampled, rec.sampleErr)
+	}
+	l.exec(t, "DROP TABLE order_lines")
+	l.sample(t.Context(), rec, a)
+	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampleErr == nil {
+		t.Errorf("when orders cannot be read: %v, %v", found, rec.sampleErr)
+	}
+}
+
+// TestAudit_Unreadable checks that an audit fails if one of its statements or samples does.
+func TestAudit_Unreadable(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, change string
+		answers      []answer
+		sample       error
+	}{
+		{"stock", "DROP TABLE stock_parts", nil, nil},
+		{"units sold", "ALTER TABLE orders RENAME COLUMN restocked TO gone", nil, nil},
+		{"answered order", "ALTER TABLE orders RENAME COLUMN buyer_id TO gone", []answer{answered(numbered(1), accepted, 201, "")}, nil},
+		{"other orders", "ALTER TABLE orders RENAME COLUMN buyer_id TO gone", nil, nil},
+		{"sample", "SELECT 1", nil, io.ErrUnexpectedEOF},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			rec := newRecord()
+			rec.answers, rec.sampleErr = test.answers, test.sample
+			l := newLedger(t, rec)
+			l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES ('lt-sku', 'product', 1, 0)")
+			l.exec(t, test.change)
+			if l.audit(t.Context(), &results.Result{Stock: 1}, rec, l.fleet, "lt-sku", settled{0, counts.agree}) == nil {
+				t.Error("no error")
+			}
+		})
+	}
+}
+
+// TestGuardRefusals adds up the metrics of two instances. If one cannot be read, the sum is unknown.
+func TestGuardRefusals(t *testing.T) {
+	t.Parallel()
+	var urls []string
+	for _, answer := range []reply{{200, "holdfast_guard_refusals_total 2\n", false}, {200, "up 1\n", false}, {500, "holdfast_guard_refusals_total 2\n", false}} {
+		instance := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(answer.status)
+			_, _ = io.WriteString(w, answer.text)
+		}))
+		defer instance.Close()
+		urls = append(urls, instance.URL)
+	}
+	l := &lab{settings: settings{Guard: true}}
+	for n, want := range []string{"4", table.Unknown, table.Unknown} {
+		f := &fleet{urls: []string{urls[0], urls[n]}}
+		if got := table.Optional("%d", l.guardRefusals(t.Context(), mustFind(t, "lua"), f)); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
 }
 
 // TestClean checks that clean deletes the rows of a run, and nothing else.
@@ -280,6 +342,35 @@ func TestProbes(t *testing.T) {
 		"150 false, 150 false, 125 true, 125 true, 137 false, 137 false, 131 true, 131 true"
 	if got := strings.Join(rates, ", "); got != want {
 		t.Errorf("probes %s, want %s", got, want)
+	}
+}
+
+// TestProbes_Broken checks that a load that breaks a promise ends the search, even if the others of
+// its rate do not.
+func TestProbes_Broken(t *testing.T) {
+	t.Parallel()
+	loads := []string{results.AsPromised, results.AsPromised, results.AsPromised, results.Broken}
+	s := &search{probes: 3, tell: func(*results.Result) {}, holds: func(*results.Result) bool { return true }}
+	s.load = func(rate int) (*results.Result, error) {
+		return &results.Result{Rate: rate, Verdict: loads[len(s.all)]}, nil
+	}
+	if _, _, ended, err := s.highest(); err != nil || ended == nil || ended.Verdict != results.Broken {
+		t.Errorf("ended %v: %v", ended, err)
+	}
+}
+
+// TestHolds checks which open loads keep a limit of 50 ms.
+func TestHolds(t *testing.T) {
+	t.Parallel()
+	for want, loads := range map[bool][]results.Result{
+		true:  {{Accepted: 10, P99: new(50.0)}, {Accepted: 500, Refused: 490, TurnedDown: 9, Failed: 1, P99: new(1.0)}},
+		false: {{Accepted: 10, P99: new(50.1)}, {Accepted: 10}, {Accepted: 998, Failed: 1, P99: new(1.0)}, {Accepted: 999, Dropped: 1, P99: new(1.0)}},
+	} {
+		for _, r := range loads {
+			if got := holds(&r, 50*time.Millisecond); got != want {
+				t.Errorf("%s: %v", arrivalsText(&r), got)
+			}
+		}
 	}
 }
 

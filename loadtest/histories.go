@@ -135,8 +135,8 @@ func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, 
 		}
 	}
 	h.sellOut(ctx)
-	if ctx.Err() != nil {
-		return interrupted, nil
+	if err := ctx.Err(); err != nil { // the history is not whole
+		return end, err
 	}
 	if spec.Sound || h.guarded(spec) { // the counts of other strategies may never agree
 		if err := h.rest(ctx); err != nil {

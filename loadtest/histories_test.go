@@ -3,8 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -134,21 +138,78 @@ func TestJudgeHistory(t *testing.T) {
 		{history.Linearizable, terms{}, results.AsPromised, true},
 		{history.NotLinearizable, terms{}, results.Broken, true},
 		{history.Undecided, terms{}, results.Broken, true},
-		{history.Linearizable, terms{ending: interrupted}, results.Undecided, true},
 		{history.NotLinearizable, broken, results.AsPromised, true},
 		{history.Linearizable, broken, results.Broken, false},
 		{history.Undecided, broken, results.Broken, false},
 	} {
 		r := results.Result{Accepted: 1}
 		conclusive := judgeHistory(&r, []history.Verdict{{SKU: "a", Decision: test.decision}}, test.terms)
-		if r.Verdict != test.verdict || conclusive != test.conclusive {
+		if r.Verdict != test.verdict || conclusive != test.conclusive || (r.History.Linearizable == 1) != (test.decision == history.Linearizable) {
 			t.Errorf("%s under %+v: %s, conclusive %v, %v", test.decision, test.terms, r.Verdict, conclusive, r.Faults)
+		}
+	}
+	for _, terms := range []terms{{}, broken} {
+		r := results.Result{Accepted: 1, Findings: []results.Finding{{Kind: results.OtherReplay, Count: 1}}}
+		conclusive := judgeHistory(&r, []history.Verdict{{SKU: "a", Decision: history.Linearizable}}, terms)
+		if r.Verdict != results.Broken || !conclusive {
+			t.Errorf("with a finding: %s, conclusive %v", r.Verdict, conclusive)
 		}
 	}
 	var busy results.Result // every order was answered busy
 	judgeHistory(&busy, []history.Verdict{{SKU: "a", Decision: history.Linearizable}}, terms{})
 	if busy.Verdict != results.Broken {
 		t.Errorf("without an order: %s", busy.Verdict)
+	}
+}
+
+// TestHistories_Incomplete checks that a history is not judged if it was interrupted, or if a call
+// could not be written.
+func TestHistories_Incomplete(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "history.jsonl")
+	file, err := newHistoryFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{settings: settings{History: name}, history: file, display: newDisplay(io.Discard)}
+	h := &historyLoad{lifecycleLoad: &lifecycleLoad{lab: l, rec: newRecord()}, random: rand.New(rand.NewPCG(1, 1))}
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := h.run(interrupted, assembly.Spec{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	_ = file.file.Close()
+	file.Fault("a call", func() {})
+	if verdicts, err := h.verdicts(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("without a call: %v, %v", verdicts, err)
+	}
+}
+
+// TestCheckHistory checks which histories end with an error.
+func TestCheckHistory(t *testing.T) {
+	t.Parallel()
+	const (
+		set  = `{"call":"set","outcome":"accepted","begin":0,"end":1,"sku":"a","total":1}` + "\n"
+		rest = `{"call":"audit","outcome":"accepted","begin":90,"end":91,"sku":"a","counts":{"total":1,"ledger_available":1}}` + "\n"
+		// The refusal is explained only if it may be as old as 100 ns.
+		refusal = `{"call":"take","outcome":"refused","begin":70,"end":71,"buyer_id":"b","lines":[{"sku":"a","quantity":1}],"sku":"a"}` + "\n"
+	)
+	for _, test := range []struct{ text, flag, says string }{
+		{set + rest, "--memory=0s", ""},
+		{set, "--memory=0s", "1 of 1 SKUs"}, // not decided
+		{set + refusal + rest, "--memory=0s", "1 of 1 SKUs"},
+		{set + refusal + rest, "--memory=100ns", ""},
+		{"", "--memory=0s", "the history has no SKU"},
+		{set + rest, "--timeout=0s", "--timeout"},
+	} {
+		file := filepath.Join(t.TempDir(), "history.jsonl")
+		if err := os.WriteFile(file, []byte(test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := checkHistory([]string{test.flag, file}, io.Discard)
+		if (err != nil) != (test.says != "") || err != nil && !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s%s: %v", test.text, test.flag, err)
+		}
 	}
 }
 

@@ -85,7 +85,7 @@ func (l *lab) knownToOversell(spec assembly.Spec) bool {
 // judge adds the faults and the verdict to the result. A load that ended early can find a fault,
 // but cannot show that there is none. conclusive is false if a broken strategy should have
 // oversold, or the guard should have caught it, and neither happened. Another rush may then show
-// it.
+// it. A rush with findings is conclusive, because another rush would hide them.
 func judge(r *results.Result, t terms) (conclusive bool) {
 	if t.ending != soldOut {
 		r.Undersold = 0 // not every client was refused
@@ -108,7 +108,7 @@ func judge(r *results.Result, t terms) (conclusive bool) {
 	default:
 		r.Verdict = results.AsPromised
 	}
-	return conclusive
+	return conclusive || len(r.Findings) > 0
 }
 
 // judgeSales compares the units sold with the stock.
@@ -133,7 +133,7 @@ func judgeSales(r *results.Result, t terms) (conclusive bool) {
 
 // judgeRefusals counts units or orders that a sound strategy should not have refused.
 func judgeRefusals(r *results.Result, t terms) {
-	if t.spec.Sound && r.Undersold > 0 && r.Rate == 0 {
+	if t.spec.Sound && r.Undersold > 0 {
 		r.Fault("%d units were left when every client was told \"sold out\"", "每个客户端都收到“已售罄”，却还剩 %d 件", r.Undersold)
 	}
 	if wrongly := r.Refused + r.TurnedDown; t.spec.Sound && t.plenty && wrongly > 0 {
@@ -240,20 +240,24 @@ func judgeKeys(r, keys *results.Result) {
 	addFaults(r, keys, "with repeated keys: ", "重复幂等键时：")
 }
 
-// addFaults adds the faults of another load of the strategy to its result.
+// addFaults adds the faults of another load of the strategy to its result. The worse verdict of the
+// two counts.
 func addFaults(r, other *results.Result, prefix, chinesePrefix string) {
 	for i, fault := range other.Faults {
 		r.AddFault(prefix+fault, chinesePrefix+other.FaultsChinese[i])
 	}
-	if other.Verdict == results.Broken {
-		r.Verdict = results.Broken
+	if other.Verdict == results.Broken || r.Verdict == results.AsPromised {
+		r.Verdict = other.Verdict
+	}
+	if other.Verdict == results.Undecided {
+		r.Load, r.LoadChinese = r.Load+"; "+other.Load, r.LoadChinese+"；"+other.LoadChinese
 	}
 }
 
 // judgeHistory adds the verdicts on the SKUs of a history, and the verdict on the strategy,
 // to the result. The check of a history does not compare bytes: a replay that differs from
 // the first answer is one of the findings. conclusive is false if a broken strategy was not
-// detected.
+// detected and nothing else was found.
 func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (conclusive bool) {
 	judgeFindings(r)
 	detected := false
@@ -268,19 +272,15 @@ func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (concl
 			r.Fault("%s is %s: %s", "%s：调用历史无法线性化或无法判定（%s）：%s", v.SKU, v.Decision, v.Why)
 		}
 	}
-	if r.Accepted == 0 && t.ending != interrupted {
+	if r.Accepted == 0 {
 		r.Fault("no order was accepted: the history proves nothing", "没有订单被接受：这份调用历史证明不了什么")
 	}
 	if t.mustOversell && !detected {
 		r.Fault("the check should detect that it is broken, and did not: the history proves nothing", "检查器本应发现它有错，却没有发现：这份调用历史什么也不能证明")
 	}
-	switch {
-	case t.ending == interrupted:
-		r.Verdict = results.Undecided
-	case len(r.Faults) > 0:
+	r.Verdict = results.AsPromised
+	if len(r.Faults) > 0 {
 		r.Verdict = results.Broken
-	default:
-		r.Verdict = results.AsPromised
 	}
-	return detected || !t.mustOversell
+	return detected || !t.mustOversell || len(r.Findings) > 0
 }

@@ -111,7 +111,6 @@ func (l *lab) runLifecycle(ctx context.Context, spec assembly.Spec, f *fleet) (*
 	addTimes(r, v.rec)
 	r.Sales = nil // their chart would not show returned units
 	cost.addTo(r)
-	r.Verdict = results.Undecided
 	if ctx.Err() == nil { // after an interruption, orders may be pending, and an audit would be meaningless
 		err = v.judge(ctx, r, l.terms(spec, soldOut))
 	}

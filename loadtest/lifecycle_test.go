@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -95,6 +97,8 @@ func TestCheckOrders(t *testing.T) {
 		{"cancelled without a call", "cancelled", nil, false, steps{"cancelled"}, nil, nil, []results.Kind{results.Contradicted}},
 		{"refunded without a call", "refunded", &first, true, steps{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
 		{"refunded without the restock", "refunded", &first, false, steps{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid"), restocked}, []results.Kind{results.Contradicted}},
+		{"answered refunded and paid", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), ok(refund, "", "refunded")}, []results.Kind{results.Contradicted}},
+		{"no final answer, and the payment is lost", "paid", &first, false, steps{"paid"}, nil, []call{{action: pay, payment: first}}, []results.Kind{results.Unanswered, results.LostPayment}},
 		{"refund refused", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: refund, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
 		{"order unknown", "expired", nil, false, steps{"expired"}, nil, []call{{action: cancel, status: 404, problem: "unknown-order"}}, []results.Kind{results.Contradicted}},
 		{"history ends early", "paid", &first, false, steps{"expired"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, []results.Kind{results.BadHistory}},
@@ -131,6 +135,55 @@ func expectFindings(t *testing.T, v *lifecycleLoad, want []results.Kind) {
 		t.Fatal(err)
 	}
 	expectKinds(t, v.rec, want)
+}
+
+// TestLifecycleAudit audits a load with one paid order of the product and a coupon.
+func TestLifecycleAudit(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, change string
+		result       results.Result
+		sample       error
+		want, says   string // verdict, and a fault
+	}{
+		{"as answered", "SELECT 1", results.Result{Accepted: 1}, nil, results.AsPromised, ""},
+		{"no order", "SELECT 1", results.Result{}, nil, results.Broken, "no order was accepted"},
+		{"failures", "SELECT 1", results.Result{Accepted: 1, Failed: 1}, nil, results.Broken, "failed, more than 0%"},
+		{"coupon sold twice", "UPDATE order_lines SET quantity = 2 WHERE sku = 'lt-sku-coupon'", results.Result{Accepted: 1}, nil, results.Broken, "lt-sku-coupon: oversold 1 units"},
+		{"coupons left", "UPDATE stock SET available = 5 WHERE sku = 'lt-sku-coupon'", results.Result{Accepted: 1}, nil, results.Broken, "lt-sku-coupon: the stock row has 5"},
+		{"another buyer", "UPDATE orders SET buyer_id = 'another'", results.Result{Accepted: 1}, nil, results.Broken, results.OtherBuyer.String()},
+		{"another buyer by GET", "UPDATE orders SET buyer_id = 'another'", results.Result{Accepted: 1}, nil, results.Broken, results.Unread.String()},
+		{"order lost", "DELETE FROM orders", results.Result{Accepted: 1}, nil, results.Broken, results.Missing.String()},
+		{"unreadable counts", "DROP TABLE stock_parts", results.Result{Accepted: 1}, nil, results.Undecided, ""},
+		{"unreadable orders", "ALTER TABLE orders RENAME COLUMN payment_id TO gone", results.Result{Accepted: 1}, nil, results.Undecided, ""},
+		{"unreadable payments", "DROP TABLE payments", results.Result{Accepted: 1}, nil, results.Undecided, ""},
+		{"unreadable claims", "DROP TABLE claims", results.Result{Accepted: 1}, nil, results.Undecided, ""},
+		{"unreadable sample", "SELECT 1", results.Result{Accepted: 1}, io.ErrUnexpectedEOF, results.Undecided, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			v, l := newTestLoad(t)
+			v.PaymentWindow, v.goods.units, v.goods.coupons, v.rec.sampleErr = time.Second, 1, 1, test.sample
+			v.watch = v.startWatch(t.Context(), assembly.Spec{}, v.fleet)
+			o := numbered(1)
+			payment := paymentIDs(o.ID)[0]
+			o.Status, o.Lines = "paid", append(o.Lines, line{SKU: v.goods.coupon, Quantity: 1})
+			l.storeEnded(t, &storedOrder{order: o, payment: &payment, history: steps{"paid"}, payments: map[string]string{payment: "paid"}})
+			l.exec(t, "INSERT INTO stock (sku, kind, total, available) SELECT sku, 'product', 1, 0 FROM order_lines")
+			l.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 1)", v.goods.coupon, v.buyers[0])
+			l.exec(t, test.change)
+			v.calls[o.ID] = []call{{action: pay, payment: payment, status: http.StatusOK, got: o}}
+			o.CreatedAt = time.Now()
+			o.ExpiresAt = new(o.CreatedAt.Add(v.PaymentWindow))
+			v.rec.add(answer{outcome: accepted, asked: o, order: o})
+			r := &test.result
+			r.Verdict = results.Undecided
+			err := v.judge(t.Context(), r, terms{spec: assembly.Spec{Sound: true}})
+			if says := strings.Join(r.Faults, "; "); (err != nil) != (test.want == results.Undecided) || r.Verdict != test.want || !strings.Contains(says, test.says) {
+				t.Errorf("%s: %v; %s", r.Verdict, err, says)
+			}
+		})
+	}
 }
 
 // TestCheckEarly audits an order that expired before its time.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -84,9 +86,24 @@ func loadOpenly(t *testing.T, folder string, args ...string) (code int, run *res
 func TestTarget_Other(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }))
 	defer page.Close()
-	for _, url := range []string{page.URL, "http://127.0.0.1:1"} {
-		code, _, says := runHere(t, "--target", url)
-		if code != command.ExitFailed || !strings.HasPrefix(says, "loadtest: --target: ") || !strings.Contains(says, url+"/strategies") {
+	var shops []string
+	for _, strategies := range []string{`{"running":"lua"}`, `{"running":"merged"}`, `{"running":"lua","guard":true}`, `{"running":"nonesuch"}`} {
+		shop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strategies) }))
+		defer shop.Close()
+		shops = append(shops, shop.URL)
+	}
+	for _, test := range []struct {
+		targets []string
+		says    string
+	}{
+		{[]string{page.URL}, page.URL + "/strategies"},
+		{[]string{"http://127.0.0.1:1"}, "http://127.0.0.1:1/strategies"},
+		{shops[:2], shops[1] + " runs merged: services that share stores must run one strategy"},
+		{[]string{shops[0], shops[2]}, shops[2] + " differ in --guard"},
+		{shops[3:], `runs the unknown strategy "nonesuch"`},
+	} {
+		code, _, says := runHere(t, "--target", strings.Join(test.targets, ","))
+		if code != command.ExitFailed || !strings.HasPrefix(says, "loadtest: --target: ") || !strings.Contains(says, test.says) {
 			t.Errorf("exit code %d, %s", code, says)
 		}
 	}
@@ -160,6 +177,7 @@ func TestJudge(t *testing.T) {
 		{"broken oversells", with(func(r *results.Result) { *r = oversold; r.Ledger = nil }), broken, results.AsPromised, ""},
 		{"broken oversells until the limit", oversold, ended(broken, atLimit), results.AsPromised, ""},
 		{"broken does not oversell", exact, broken, results.Broken, "proves nothing"},
+		{"broken does not oversell, and an order is not found", with(func(r *results.Result) { r.Findings = []results.Finding{{Kind: results.Missing, Count: 1}} }), broken, results.Broken, "proves nothing"},
 		{"broken does not oversell before the limit", exact, ended(broken, atLimit), results.Undecided, ""},
 		{"broken, one instance", exact, single, results.AsPromised, ""},
 		{"broken, guarded", exact, guarded, results.AsPromised, ""},
@@ -198,22 +216,27 @@ func TestJudge(t *testing.T) {
 		{"units left after a crash", with(func(r *results.Result) { r.Accepted, r.Sold, r.Undersold, r.Ledger, r.Gate = 9, 9, 1, n(1), n(1) }), ended(sound, crashed), results.AsPromised, ""},
 		{"stock row differs after a crash", with(func(r *results.Result) { r.Ledger, r.Gate = n(3), n(3) }), ended(sound, crashed), results.Broken, "the stock row has 3"},
 		{"in flight after a crash", with(func(r *results.Result) { r.Accepted, r.Sold, r.Ledger, r.InFlight = 9, 9, n(1), n(1) }), ended(sound, crashed), results.Broken, "left 1 units in flight"},
+		{"in flight", with(func(r *results.Result) { r.Accepted, r.Sold, r.Ledger, r.InFlight = 9, 9, n(1), n(1) }), sound, results.AsPromised, ""},
 		{"counts unknown", with(func(r *results.Result) { r.Ledger, r.Gate, r.InFlight = nil, nil, nil }), sound, results.AsPromised, ""},
 		{"no count at the gate", with(func(r *results.Result) { r.Gate, r.InFlight = nil, nil }), gated, results.Broken, "no count at the gate"},
 		{"no count at the gate after a fault", with(func(r *results.Result) { r.Gate, r.InFlight = nil, nil }), faulty(gated), results.AsPromised, ""},
-		{"more stock than arrivals", with(func(r *results.Result) { r.Stock, r.Undersold, r.Ledger, r.Gate, r.Rate = 100, 90, n(90), n(90), 10 }), plenty, results.AsPromised, ""},
-		{"more stock than arrivals, and refused", with(func(r *results.Result) { r.Stock, r.Refused, r.Ledger, r.Gate, r.Rate = 100, 1, n(90), n(90), 10 }), plenty, results.Broken, "1 orders were refused"},
-		{"more stock than arrivals, and turned down", with(func(r *results.Result) { r.Stock, r.TurnedDown, r.Ledger, r.Gate, r.Rate = 100, 1, n(90), n(90), 10 }), plenty, results.Broken, "1 orders were refused"},
+		{"more stock than arrivals", with(func(r *results.Result) { r.Stock, r.Ledger, r.Gate = 100, n(90), n(90) }), plenty, results.AsPromised, ""},
+		{"more stock than arrivals, and refused", with(func(r *results.Result) { r.Stock, r.Refused, r.Ledger, r.Gate = 100, 1, n(90), n(90) }), plenty, results.Broken, "1 orders were refused"},
+		{"more stock than arrivals, and a broken strategy refuses", with(func(r *results.Result) { r.Refused = 1 }), terms{spec: single.spec, plenty: true, maxFailures: 0.05}, results.AsPromised, ""},
+		{"more stock than arrivals, and turned down", with(func(r *results.Result) { r.Stock, r.TurnedDown, r.Ledger, r.Gate = 100, 1, n(90), n(90) }), plenty, results.Broken, "1 orders were refused"},
 	} {
 		r := test.result
 		conclusive := judge(&r, test.terms)
+		if limited := strings.Contains(r.Load, "stopped at the limit"); limited != (test.terms.ending == atLimit) {
+			t.Errorf("%s: %q", test.name, r.Load)
+		}
 		if want := surprises[test.says]; r.Surprise != want {
 			t.Errorf("%s: surprise %q, want %q", test.name, r.Surprise, want)
 		}
 		if says := strings.Join(r.Faults, "; "); r.Verdict != test.verdict || !strings.Contains(says, test.says) {
 			t.Errorf("%s: %s (%s), want %s (%s)", test.name, r.Verdict, says, test.verdict, test.says)
 		}
-		if proof := !strings.Contains(test.says, "proves nothing") && !strings.Contains(test.says, "caught nothing"); conclusive != proof {
+		if proof := !strings.Contains(test.says, "proves nothing") && !strings.Contains(test.says, "caught nothing"); conclusive != (proof || len(r.Findings) > 0) {
 			t.Errorf("%s: conclusive %v", test.name, conclusive)
 		}
 	}
@@ -243,6 +266,10 @@ func TestTerms(t *testing.T) {
 		{"search", settings{Instances: 2, Search: true}, sound, soldOut, terms{faulty: true, plenty: true, maxFailures: 1}},
 		{"with faults", settings{Instances: 2, Faults: true}, sound, soldOut, terms{faulty: true}},
 		{"a broken target", settings{Instances: 2, Targets: target}, broken, soldOut, terms{}},
+		{"a broken target, guarded", settings{Targets: target, Guard: true}, broken, soldOut, terms{}},
+		{"two broken targets, guarded", settings{Targets: slices.Repeat(target, 2), Guard: true}, broken, soldOut, terms{mustCatch: true}},
+		{"broken, guarded, not sold out", settings{Instances: 2, Guard: true}, broken, atLimit, terms{}},
+		{"broken without a gate, guarded", settings{Instances: 2, Guard: true}, mustFind(t, "db-none"), soldOut, terms{mayOversell: true, mustOversell: true}},
 		{"a target with --expect-oversell", settings{Targets: target, ExpectOversell: true}, broken, soldOut, terms{mayOversell: true, mustOversell: true}},
 	} {
 		l := &lab{settings: test.settings}
@@ -660,11 +687,11 @@ func TestLiars(t *testing.T) {
 			if sent := r.Repeats + r.RepeatsFailed; sent == 0 || r.Rate == 0 && (r.Keys == nil || r.Keys.Repeats < stock/3) {
 				t.Errorf("%d repeats of orders, and in the rush with repeated keys %+v", sent, r.Keys)
 			}
+			if !strings.Contains(says, "kept the orders") && (!honest || test.args == "--keep") {
+				t.Error("the output does not say that the orders were kept")
+			}
 			if !honest || test.args != "--keep" {
 				return
-			}
-			if !strings.Contains(says, "kept the orders") {
-				t.Error("the output does not say that the orders were kept")
 			}
 			expectCleaned(t, services, 2*stock)
 		})
@@ -840,6 +867,96 @@ func TestOpenLoad_Refused(t *testing.T) {
 	const says = "orders were refused, and there was more stock than orders"
 	if code, out, _ := runHere(t, "--target", server.URL, "--rate", "50", "--duration", "1s"); code != command.ExitFailed || !strings.Contains(out, says) {
 		t.Errorf("exit code %d, want %d and %q", code, command.ExitFailed, says)
+	}
+}
+
+// TestAudit_Fails checks that no load ends well if its audit fails or its report cannot be written.
+func TestAudit_Fails(t *testing.T) {
+	t.Parallel()
+	empty, folder := "sqlite://"+filepath.Join(t.TempDir(), "empty.db"), t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "results.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ args, says string }{
+		{"--stock 60 --clients 4 --db " + empty, "reading the stock row"},
+		{"--rate 50 --duration 1s --db " + empty, "reading the stock row"},
+		{"--search --probes 1 --duration 1s --db " + empty, "reading the stock row"},
+		{"--stock 60 --clients 4 --out " + folder, "--out: "},
+	} {
+		server := httptest.NewServer(&shop{units: 60})
+		defer server.Close()
+		code, _, says := runHere(t, append(strings.Fields(test.args), "--target", server.URL)...)
+		if code != command.ExitFailed || !strings.Contains(says, test.says) {
+			t.Errorf("%s: exit code %d", test.args, code)
+		}
+	}
+}
+
+// roundTrip is a transport that calls a function.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// openLoad returns a lab that loads a service without a network, so that it can run in a bubble.
+func openLoad(service http.Handler, s settings) (*lab, *fleet) {
+	c := load.NewClient(roundTrip(func(r *http.Request) (*http.Response, error) {
+		for name, values := range r.Header { // as a server reads them
+			r.Header[http.CanonicalHeaderKey(name)] = values
+		}
+		w := httptest.NewRecorder()
+		service.ServeHTTP(w, r)
+		return w.Result(), nil
+	}))
+	s.Targets = []string{"http://shop"}
+	return &lab{client: c, admin: c, display: newDisplay(io.Discard), settings: s}, &fleet{urls: s.Targets}
+}
+
+// TestSearch_Refused searches for the highest rate of a shop that refuses orders at the second rate,
+// although there is more stock.
+func TestSearch_Refused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, f := openLoad(&shop{units: minRate + 1}, settings{Search: true, Probes: 1, P99: time.Minute, Duration: time.Second})
+		r, err := l.highest(t.Context(), mustFind(t, "lua"), f)
+		if err != nil || r.Verdict != results.Broken || r.Rate != 2*minRate || len(r.Probes) != 1 {
+			t.Errorf("%v, %+v", err, r)
+		}
+	})
+}
+
+// TestLateArrivals sends 1000 orders a second for 4 s, and each takes 3 s. So 2048 are under way
+// before the first answer, later ones wait for answers, and the last are dropped.
+func TestLateArrivals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, f := openLoad(&shop{units: 10_000, slow: 3 * time.Second}, settings{Duration: 4 * time.Second})
+		r, err := l.arrive(t.Context(), mustFind(t, "lua"), f, 1000)
+		if err != nil || r.Verdict != results.AsPromised {
+			t.Fatalf("%v, %s: %q", err, r.Verdict, r.Faults)
+		}
+		if r.Accepted+r.Dropped != 4000 || r.Accepted <= maxUnderWay || r.Dropped == 0 || r.Late != r.Accepted-maxUnderWay {
+			t.Errorf("%d accepted, %d late, %d dropped", r.Accepted, r.Late, r.Dropped)
+		}
+		if *r.P99 < 3800 { // the wait before an order is sent counts
+			t.Errorf("p99 %v ms", *r.P99)
+		}
+	})
+}
+
+// TestInterruptedLoads interrupts a rush and an open load at the first order. Neither is decided.
+func TestInterruptedLoads(t *testing.T) {
+	t.Parallel()
+	for name, rate := range map[string]int{"rush": 0, "open load": 50} {
+		ctx, cancel := context.WithCancel(t.Context())
+		shop := &shop{units: 1000}
+		l, f := openLoad(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if shop.ServeHTTP(w, r); r.URL.Path == "/orders" {
+				cancel()
+			}
+		}), settings{Stock: 1000, Clients: 2, Limit: time.Minute, Rate: rate, Duration: time.Minute})
+		if r, err := l.loadFleet(ctx, mustFind(t, "lua"), f); err != nil || r.Verdict != results.Undecided || r.Accepted == 0 {
+			t.Errorf("%s: %v, %+v", name, err, r)
+		}
 	}
 }
 

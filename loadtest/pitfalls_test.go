@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,6 +116,17 @@ func TestPitfallsNotRun(t *testing.T) {
 	}
 	if code != command.ExitOK {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestPitfallsUnexpected runs an experiment that does no damage.
+func TestPitfallsUnexpected(t *testing.T) {
+	t.Parallel()
+	harmless := func(context.Context, *pitfall.Stage) pitfall.Damage { return pitfall.Damage{} }
+	s := &pitfallSettings{chosen: []pitfall.Pitfall{{Name: "none", Versions: []pitfall.Version{{Flawed: true, Run: harmless}}}}}
+	var out bytes.Buffer
+	if err := s.run(t.Context(), nil, &out); !errors.Is(err, errUnexpected) || !strings.Contains(out.String(), "\nran 1 of 1 versions; 1 were not as expected\n") {
+		t.Errorf("%v\n%s", err, &out)
 	}
 }
 

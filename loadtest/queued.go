@@ -93,8 +93,5 @@ func (l *lab) look(ctx context.Context, url, id string) (status int, got order) 
 		o, err := s.Order(ctx, id)
 		return o.Order, err
 	})
-	if a.Status == http.StatusOK && a.Order == nil {
-		return 0, got
-	}
 	return a.Status, orderIn(a)
 }

@@ -60,7 +60,7 @@ func TestFollow(t *testing.T) {
 				l.store(t, stored)
 			}
 			l.follow(t.Context(), rec, l.fleet)
-			if rec.answers[0].outcome != test.outcome || rec.queued.Load() != 1 || rec.accepted.Load()+rec.turnedDown.Load() != 1 {
+			if rec.answers[0].outcome != test.outcome || rec.queued.Load() != 1 || rec.accepted.Load()+rec.turnedDown.Load() != 1 || (rec.turnedDown.Load() == 1) != (test.outcome == turnedDown) {
 				t.Errorf("the order is %s; %d queued, %d accepted, %d turned down", rec.answers[0].outcome, rec.queued.Load(), rec.accepted.Load(), rec.turnedDown.Load())
 			}
 			if err := l.checkAnswers(t.Context(), rec, l.fleet, "lt-sku"); err != nil {
@@ -111,6 +111,8 @@ func TestSampleQueued(t *testing.T) {
 	for n := range 3 {
 		l.sampleQueued(t.Context(), rec, service.URL, answeredQueued(numbered(n)))
 	}
+	l.sampleQueued(t.Context(), rec, "http://127.0.0.1:1", answeredQueued(numbered(1))) // no answer
+	l.sampleQueued(t.Context(), rec, service.URL, answered(numbered(0), refused, 409, load.SoldOut))
 	if found := rec.found(); len(found) != 1 || found[0].Kind != results.Unseen || found[0].Count != 2 || rec.sampled != 3 {
 		t.Errorf("%v, %d sampled", found, rec.sampled)
 	}

@@ -7,12 +7,14 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -57,7 +59,7 @@ type reply struct {
 }
 
 // replying returns a lab and a service that gives these answers to POST /orders, one after the
-// other. GET returns the last of them that named an order.
+// other, and then none. GET returns the last of them that named an order.
 func replying(t *testing.T, replies ...reply) (*lab, *fleet) {
 	t.Helper()
 	var n atomic.Int64
@@ -66,7 +68,11 @@ func replying(t *testing.T, replies ...reply) (*lab, *fleet) {
 			_, _ = w.Write([]byte(replies[0].text))
 			return
 		}
-		reply := replies[n.Add(1)-1]
+		at := int(n.Add(1)) - 1
+		if at >= len(replies) {
+			panic(http.ErrAbortHandler) // there is no answer
+		}
+		reply := replies[at]
 		if reply.replayed {
 			w.Header().Set("Idempotent-Replayed", "true")
 		}
@@ -82,6 +88,8 @@ const (
 	otherText   = `{"id":"o-2","status":"pending"}`
 	soldOutText = `{"type":"/problems/sold-out"}`
 	busyText    = `{"type":"/problems/busy"}`
+
+	unavailableText = `{"type":"/problems/unavailable"}`
 )
 
 // TestRepeat repeats an order after its answer.
@@ -142,6 +150,7 @@ func TestTogether(t *testing.T) {
 		{"in progress, and sold out", reply{409, progressText, false}, reply{409, soldOutText, false}, refused, false, 0},
 		{"one is sold out", reply{409, soldOutText, false}, reply{201, orderText, false}, accepted, false, 0},
 		{"one is busy", reply{503, busyText, false}, reply{201, orderText, false}, accepted, false, 1},
+		{"one is sold out, and the other is unavailable", reply{409, soldOutText, false}, reply{503, unavailableText, false}, failed, false, 0},
 		{"two orders", reply{201, orderText, false}, reply{201, otherText, false}, accepted, true, 0},
 		{"both are first answers", reply{201, orderText, false}, reply{201, orderText, false}, accepted, true, 0},
 	} {
@@ -153,10 +162,13 @@ func TestTogether(t *testing.T) {
 				f.urls = append(f.urls, other.urls...)
 				rec := newRecord()
 				s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: "k", repeat: together, other: true})
-				if s.outcome != test.outcome {
-					t.Errorf("the answer that counts is %s, want %s", s.outcome, test.outcome)
+				if s.outcome != test.outcome || s.unknown() != (test.outcome == failed) {
+					t.Errorf("the answer that counts is %s, unknown %v, want %s", s.outcome, s.unknown(), test.outcome)
 				}
-				if test.outcome != refused { // otherwise there is no order to repeat
+				if test.outcome != accepted && rec.repeats.Load()+rec.repeatsFailed.Load() > 0 {
+					t.Error("a repeat is counted, although there is no order")
+				}
+				if test.outcome == accepted { // otherwise there is no order to repeat
 					expectRepeat(t, rec, test.wrong, test.failed)
 				}
 			}
@@ -193,7 +205,7 @@ func TestUnknownIsRepeated(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			l, f := replying(t, reply{503, `{"type":"/problems/unavailable"}`, false}, test.second)
+			l, f := replying(t, reply{503, unavailableText, false}, test.second)
 			rec := newRecord()
 			s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: test.key})
 			if s.outcome != test.outcome || s.unknown() != test.unknown || rec.uncertain.Load() != 1 {
@@ -262,12 +274,24 @@ func TestExcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for count, want := range map[string]int64{"1 5 0 0 0": 0, "1 7 0 0 0": 2, "1 7 1 0 0": 0, "1 4 0 0 0": 0} {
+	old := fmt.Sprint(1<<generationBits) + " 7 0 0 0" // of another generation
+	for count, want := range map[string]int64{"1 5 0 0 0": 0, "1 7 0 0 0": 2, "1 7 1 0 0": 0, "1 4 0 0 0": 0, old: 0} {
 		if err := l.redis.HSet(t.Context(), g.key("sku", "count"), "sku", count).Err(); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := l.excess(t.Context(), "sku"); got != want || err != nil {
 			t.Errorf("count %q: %d units too many, want %d (%v)", count, got, want, err)
+		}
+	}
+	for key, text := range map[string]string{g.ledger + "}:generation": "no number", g.key("sku", "count"): "no hash"} {
+		if err := l.redis.Set(t.Context(), key, text, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.counts(t.Context(), "sku"); err == nil {
+			t.Errorf("%s is no error", text)
+		}
+		if err := l.redis.Del(t.Context(), key).Err(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -301,14 +325,24 @@ func TestCheckWindows(t *testing.T) {
 	}
 }
 
-// TestReadBackExpiry reads back an order that expires later than its 201 said.
+// TestReadBackExpiry reads back an order that expires later than its 201 said, or never, and another
+// order.
 func TestReadBackExpiry(t *testing.T) {
 	t.Parallel()
 	o := numbered(1)
 	o.ExpiresAt = new(time.Now().Round(0))
-	for later, want := range map[time.Duration]int{0: 0, time.Second: 1} {
+	for _, test := range []struct {
+		id      string
+		expires *time.Time
+		want    []results.Kind
+	}{
+		{o.ID, new(o.ExpiresAt.UTC()), nil},
+		{o.ID, new(o.ExpiresAt.Add(time.Second)), []results.Kind{results.OtherExpiry}},
+		{o.ID, nil, []results.Kind{results.OtherExpiry}},
+		{numbered(2).ID, o.ExpiresAt, []results.Kind{results.Missing}},
+	} {
 		got := o
-		got.ExpiresAt = new(o.ExpiresAt.Add(later).UTC())
+		got.ID, got.ExpiresAt = test.id, test.expires
 		text, err := json.Marshal(got)
 		if err != nil {
 			t.Fatal(err)
@@ -316,8 +350,51 @@ func TestReadBackExpiry(t *testing.T) {
 		l, f := replying(t, reply{text: string(text)})
 		rec := newRecord()
 		l.readBack(t.Context(), rec, map[string]order{o.ID: o}, f.url(0))
-		if found := rec.found(); len(found) != want || want == 1 && found[0].Kind != results.OtherExpiry {
-			t.Errorf("%v later: %v", later, found)
+		expectKinds(t, rec, test.want)
+	}
+}
+
+// TestRecord checks which count each answer goes to, and that the result has all counts.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	rec := newRecord()
+	for n, outcome := range []string{accepted, refused, queued, failed} {
+		for range n + 1 {
+			rec.add(answered(numbered(n), outcome, 503, problemBusy))
+		}
+	}
+	rec.turnedDown.Add(5)
+	rec.heard(load.Answer{Status: 201})
+	rec.heard(load.Answer{Status: 503, Problem: problemBusy})
+	rec.heard(load.Answer{Problem: load.TimedOut})
+	rec.repeats.Add(6)
+	rec.repeatsFailed.Add(7)
+	rec.sampled = 8
+	rec.find(results.Early, "x")
+	l := &lab{settings: settings{Instances: 2}}
+	r := l.newResult(assembly.Spec{Name: "lua", Sound: true}, rec, 9)
+	rec.addTo(r)
+	if want := (&results.Result{
+		Strategy: "lua", Sound: true, Instances: 2, Stock: 9, Verdict: results.Undecided,
+		Accepted: 1, Refused: 2, Queued: 3, Failed: 4, TurnedDown: 5, Repeats: 6, RepeatsFailed: 7, Sampled: 8, Requests: 3, Uncertain: 1,
+		Unknown:  3, // those that are still queued
+		Failures: map[string]int64{"503 busy": 4}, Findings: []results.Finding{{Kind: results.Early, Count: 1, First: "x"}},
+	}); !reflect.DeepEqual(r, want) {
+		t.Errorf("%+v, want %+v", r, want)
+	}
+}
+
+// TestJudgeKeys checks that the worse verdict of two rushes counts.
+func TestJudgeKeys(t *testing.T) {
+	t.Parallel()
+	worse := []string{results.AsPromised, results.Undecided, results.Broken}
+	for i, rush := range worse {
+		for j, keys := range worse {
+			r := &results.Result{Verdict: rush, Load: "rush"}
+			judgeKeys(r, &results.Result{Verdict: keys, Load: "keys"})
+			if r.Verdict != worse[max(i, j)] || r.Keys == nil || strings.Contains(r.Load, "keys") != (keys == results.Undecided) {
+				t.Errorf("%s and %s: %s of %q", rush, keys, r.Verdict, r.Load)
+			}
 		}
 	}
 }

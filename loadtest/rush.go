@@ -147,7 +147,7 @@ func (l *lab) sellOut(ctx context.Context, spec assembly.Spec, f *fleet, part st
 	return result, judge(result, l.terms(spec, end)), nil
 }
 
-// newResult returns a result with the numbers of answers.
+// newResult returns a result with the numbers of answers. It is undecided until it is judged.
 func (l *lab) newResult(spec assembly.Spec, rec *record, stock int64) *results.Result {
 	instances := l.Instances
 	if len(l.Targets) > 0 {
@@ -157,6 +157,7 @@ func (l *lab) newResult(spec assembly.Spec, rec *record, stock int64) *results.R
 		Strategy: spec.Name, Sound: spec.Sound, Instances: instances, Stock: stock,
 		Accepted: rec.accepted.Load(), Queued: rec.queued.Load(), TurnedDown: rec.turnedDown.Load(),
 		Refused: rec.refused.Load(), Failed: rec.failed.Load(), Failures: rec.failures,
+		Verdict: results.Undecided,
 	}
 }
 

@@ -270,7 +270,7 @@ func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 		if !slices.Equal(sorted(c.Lines), sorted(s.lines)) {
 			s.fault = fmt.Sprintf("order %s was answered to a repeat of its key with other lines", s.id)
 		}
-		if c.Outcome == Accepted && (s.answered == nil || s.answered.Outcome == Queued || c.End < s.end) {
+		if c.Outcome == Accepted && (s.answered == nil || s.answered.Outcome == Queued) {
 			s.answered, s.end = c, min(s.end, c.End)
 		} else if s.answered == nil {
 			s.answered, s.end = c, max(c.End, h.shown(c.OrderID, c.Buyer, ""))
@@ -333,7 +333,7 @@ func (h *history) follow(s *sale) {
 	reads := h.reads[s.id]
 	last := reads[len(reads)-1]
 	h.followSteps(s, last)
-	h.followActs(s, last)
+	h.followActs(s)
 }
 
 // unfit returns why the last read of an order does not show what became of its units: what the
@@ -376,7 +376,7 @@ func (h *history) stepsBack(s *sale) string {
 			}
 		}
 		for _, act := range h.acts[s.id] {
-			if c.Outcome == Accepted && act.Outcome == Accepted && act.End < c.Begin && !slices.Contains(c.Steps, leadsTo[act.Call]) {
+			if act.Outcome == Accepted && act.End < c.Begin && !slices.Contains(c.Steps, leadsTo[act.Call]) {
 				return fmt.Sprintf("%s of order %s was accepted, and a later read does not show it", act.Call, s.id)
 			}
 		}
@@ -425,15 +425,11 @@ func (h *history) followSteps(s *sale, last *Call) {
 // leadsTo has, for each kind of call, the status of the order after an accepted call.
 var leadsTo = map[Kind]client.OrderStatus{Cancel: client.OrderCancelled, Pay: client.OrderPaid, Refund: client.OrderRefunded}
 
-// followActs adds units that late payments may hold temporarily. It also finds an accepted call
-// that is not among the steps of the last read.
-func (h *history) followActs(s *sale, last *Call) {
+// followActs adds units that late payments may hold temporarily.
+func (h *history) followActs(s *sale) {
 	for _, c := range h.acts[s.id] {
 		if c.Call == Pay && c.Outcome != Accepted { // a late payment may take the units again, and return them
 			h.holds = append(h.holds, hold{c.Begin, c.End, s.lines, c, c.Outcome == Unknown})
-		}
-		if c.Outcome == Accepted && !slices.Contains(last.Steps, leadsTo[c.Call]) {
-			s.fault = fmt.Sprintf("%s of order %s was accepted, and its history does not have it", c.Call, s.id)
 		}
 	}
 }

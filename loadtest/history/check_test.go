@@ -83,7 +83,9 @@ func TestCheck(t *testing.T) {
 		fault         = call{Call: history.Fault}
 		created       = at(0, 1, total(2))
 		flying        = gated(rest(2, 0))
+		still         = ended("o", client.OrderQueued)
 	)
+	still.Steps = nil
 	flying.Counts.GateAvailable, flying.Counts.GateInFlight = new(int64(0)), new(int64(2))
 	for _, test := range []struct {
 		name  string
@@ -188,6 +190,26 @@ func TestCheck(t *testing.T) {
 		{"a change that was repeated", []call{created, at(2, 3, unanswered(3)), at(4, 5, total(3)), at(92, 93, rest(3, 0))}, yes, ""},
 		{"a change that was not", []call{created, at(2, 3, unanswered(3)), at(92, 93, rest(3, 0))}, open, "was not repeated"},
 		{"a change that was given up for another", []call{created, at(2, 3, unanswered(3)), at(4, 5, total(4)), at(92, 93, rest(4, 0))}, open, "was not repeated"},
+		{"revived by a payment without an answer, and sold again", []call{created, at(2, 3, took("o", 2)), at(40, 41, act(history.Pay, "o", history.Unknown)), at(42, 43, call{Call: history.Refund, OrderID: "o", Outcome: history.Accepted}), at(50, 51, read("o", 2, client.OrderExpired, client.OrderPaid, client.OrderRefunded)), at(60, 61, took("p", 2)), at(62, 63, act(history.Cancel, "p", history.Accepted)), at(90, 91, read("o", 2, client.OrderExpired, client.OrderPaid, client.OrderRefunded)), at(90, 91, read("p", 2, client.OrderCancelled)), at(92, 93, rest(2, 2))}, no, "order p"},
+		{"expired in a read, and refused afterwards", []call{created, at(2, 3, windowed(took("o", 2), 10)), at(50, 51, read("o", 2, client.OrderExpired)), at(60, 61, soldOut(1)), at(90, 91, read("o", 2, client.OrderExpired)), at(92, 93, rest(2, 0))}, no, "refused"},
+		{"of another buyer", []call{created, at(2, 4, took("o", 1)), at(90, 91, func() call { c := read("o", 1); c.Buyer = "x"; return c }()), at(92, 93, rest(2, 1))}, no, "another buyer"},
+		{"a list with further pages proves nothing", []call{created, at(2, 4, took("o", 1)), at(5, 6, call{Call: history.Orders, Outcome: history.Unknown, Buyer: "o"}), at(90, 91, read("o", 1)), at(92, 93, rest(2, 1))}, yes, ""},
+		{"unknown, found, and undersold", []call{created, at(2, 3, tried("o", 1, history.Unknown)), at(5, 6, soldOut(1)), at(80, 81, list("o", client.Order{ID: "o", BuyerID: "o", Lines: lines(1)})), at(90, 91, read("o", 1)), at(92, 93, rest(2, 1))}, no, "refused"},
+		{"unknown, and found before others are sold", []call{created, at(2, 3, tried("o", 2, history.Unknown)), at(50, 51, list("o", client.Order{ID: "o", BuyerID: "o", Lines: lines(2)})), at(60, 61, took("p", 2)), at(62, 63, act(history.Cancel, "p", history.Accepted)), at(90, 91, read("o", 2)), at(90, 91, read("p", 2, client.OrderCancelled)), at(92, 93, rest(2, 2))}, no, "order p"},
+		{"unknown, not found, and committed later", []call{created, at(2, 3, tried("o", 2, history.Unknown)), at(4, 5, call{Call: history.Order, Status: 404, OrderID: "o"}), at(6, 7, took("p", 2)), at(8, 9, act(history.Cancel, "p", history.Accepted)), at(80, 81, list("o", client.Order{ID: "o", BuyerID: "o", Lines: lines(2)})), at(90, 91, read("o", 2)), at(90, 91, read("p", 2, client.OrderCancelled)), at(92, 93, rest(2, 2))}, yes, ""},
+		{"unknown twice, and listed in between", []call{created, at(2, 3, keyed(tried("o", 2, history.Unknown), "k")), at(5, 6, list("o")), at(10, 11, keyed(tried("o", 2, history.Unknown), "k")), at(92, 93, rest(2, 2))}, yes, ""},
+		{"queued, and committed after others", []call{created, at(2, 3, queued("o", 2)), at(4, 5, still), at(6, 7, took("p", 2)), at(8, 9, act(history.Cancel, "p", history.Accepted)), at(90, 91, read("o", 2)), at(90, 91, read("p", 2, client.OrderCancelled)), at(92, 93, rest(2, 2))}, yes, ""},
+		{"queued, read, and refused later", []call{created, at(2, 3, queued("o", 2)), at(5, 6, ended("o", client.OrderQueued)), at(7, 8, ended("o", client.OrderRefused)), at(92, 93, rest(2, 0))}, yes, ""},
+		{"queued, then accepted, and others are sold", []call{created, at(2, 3, keyed(queued("o", 2), "k")), at(4, 5, keyed(took("o", 2), "k")), at(6, 7, took("p", 2)), at(8, 9, act(history.Cancel, "p", history.Accepted)), at(90, 91, read("o", 2)), at(90, 91, read("p", 2, client.OrderCancelled)), at(92, 93, rest(2, 2))}, no, "order p"},
+		{"an audit with another total", []call{created, at(92, 93, rest(3, 1))}, no, "audit"},
+		{"an audit of another SKU", []call{created, at(2, 3, call{Call: history.Audit, SKU: "b", Counts: &client.Audit{Total: 9, LedgerAvailable: 9}}), at(92, 93, rest(2, 0))}, yes, ""},
+		{"an audit that ends after a call ends no hold", []call{created, at(2, 3, tried("o", 2, history.Nothing)), at(2, 3, fault), at(4, 9, tried("y", 1, history.Nothing)), at(8, 10, rest(2, 0)), at(11, 12, soldOut(1)), at(92, 93, rest(2, 0))}, yes, ""},
+		{"an audit during a refund ends no hold", []call{created, at(2, 3, tried("o", 2, history.Nothing)), at(2, 3, fault), at(4, 9, act(history.Refund, "y", history.Nothing)), at(5, 6, rest(2, 0)), at(11, 12, soldOut(1)), at(92, 93, rest(2, 0))}, yes, ""},
+		{"sold after a change without an answer", []call{created, at(2, 3, unanswered(3)), at(4, 5, took("p", 3)), at(6, 7, total(3)), at(90, 91, read("p", 3)), at(92, 93, rest(3, 3))}, yes, ""},
+		{"refused while another is answered, and units are left", []call{created, at(2, 6, took("o", 1)), at(3, 4, soldOut(1)), at(90, 91, read("o", 1)), at(92, 93, rest(2, 1))}, no, "refused"},
+		{"taken twice during a fault", []call{created, at(2, 6, took("o", 1)), at(2, 3, fault), at(3, 4, soldOut(1)), at(90, 91, read("o", 1)), at(92, 93, rest(2, 1))}, yes, ""},
+		{"not below sold, by its own units", []call{created, at(4, 5, belowSold(0)), at(92, 93, rest(2, 0))}, no, "refused"},
+		{"busy during a refusal", []call{created, at(4, 6, tried("o", 2, history.Nothing)), at(2, 9, soldOut(1)), at(92, 93, rest(2, 0))}, yes, ""},
 		{"changes that overlap", []call{created, at(2, 5, total(3)), at(4, 6, total(4)), at(92, 93, rest(4, 0))}, open, "overlap"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

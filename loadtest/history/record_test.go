@@ -142,6 +142,9 @@ func TestRecorder(t *testing.T) {
 	if c := calls[8]; c.SKU != "a b" {
 		t.Errorf("set SKU %q", c.SKU)
 	}
+	if c := calls[11]; !slices.Equal(c.Steps, []client.OrderStatus{client.OrderPending, client.OrderPaid}) {
+		t.Errorf("steps %v", c.Steps)
+	}
 	if c := calls[13]; len(c.Found) != 1 {
 		t.Errorf("found %v", c.Found)
 	}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,8 +28,7 @@ func TestWriteExperiment(t *testing.T) {
 	for _, has := range []string{
 		"no-lock: No lock\n\n  flawed: GET, SET\n       0 ms  A   GET stock → 1\n       2 ms  B<  reads",
 		"  damage: 1 unit oversold\n\n  fixed: a script\n  damage: 2 units oversold\n  FAILED: it should do no damage\n",
-		"\n  fixed: etcd\n  not run: needs etcd\n",
-		"\nran 2 of 3 versions; 1 were not as expected\nnot run: no-lock (etcd) needs etcd\n",
+		"\n  fixed: etcd\n  not run: needs etcd\n\nran 2 of 3 versions; 1 were not as expected\nnot run: no-lock (etcd) needs etcd\n",
 	} {
 		if !strings.Contains(out.String(), has) {
 			t.Errorf("no %q in\n%s", has, &out)
@@ -40,7 +40,7 @@ func TestWritePageOfPitfalls(t *testing.T) {
 	t.Parallel()
 	page := written(t, &results.Run{Pitfalls: []results.Experiment{experiment()}})
 	for _, has := range []string{
-		"1 of 2 experiments did not turn out as expected", "2 个实验中有 1 个不符合预期", ">No lock<", ">不加锁<",
+		`class="hero alarm"`, "1 of 2 experiments did not turn out as expected", "2 个实验中有 1 个不符合预期", ">No lock<", ">不加锁<",
 		`<b class="alarm">1 unit oversold</b>`, ": it should do no damage", ": needs etcd", ">flawed<", ">错误<",
 		`<i class="l0 first last dot"></i><i class="l1 off-lane"></i></span><span><b class="actor l0">A</b> GET stock → 1`,
 		`<i class="l0 off-lane"></i><i class="l1 first last dot"></i></span><span><b class="actor l1">B&lt;</b> reads a &amp; writes`,
@@ -48,6 +48,11 @@ func TestWritePageOfPitfalls(t *testing.T) {
 		if !strings.Contains(page, has) {
 			t.Errorf("no %q in\n%s", has, page)
 		}
+	}
+	e := experiment()
+	e.Versions = slices.Delete(e.Versions, 1, 2)
+	if page := written(t, &results.Run{Pitfalls: []results.Experiment{e}}); !strings.Contains(page, "1 experiments turned out as expected; 1 did not run") || strings.Contains(page, `class="hero alarm"`) {
+		t.Error("the page does not say that an experiment did not run, or raises an alarm")
 	}
 	for _, hasNot := range []string{"Throughput", `class="legend"`} {
 		if strings.Contains(page, hasNot) {

@@ -43,14 +43,20 @@ func lifecycle(run *results.Run) *results.Run {
 
 func TestWriteTable(t *testing.T) {
 	t.Parallel()
+	checked, broken := read(t), read(t)
+	checked.Strategies[0].History = &results.History{SKUs: 2, Linearizable: 1}
+	broken.CutShort, broken.Strategies[1].Failures = true, map[string]int64{"503 busy": 2}
+	broken.Strategies[0].Verdict, broken.Strategies[0].Load = results.Undecided, "rush, stopped"
 	for _, test := range []struct {
 		name   string
 		run    *results.Run
 		has    []string
 		hasNot []string
 	}{
-		{"rush", read(t), []string{"  oversold  undersold  ", "after kill -9", "13 of 13", "as promised"}, []string{"highest rate", "caught"}},
-		{"search", search(read(t)), []string{"highest rate", "dropped", "promise broken", "none: no order was accepted\n"}, []string{"oversold", "undersold"}},
+		{"rush", read(t), []string{"accepted  oversold  undersold  failed  after kill -9", "13 of 13", "as promised"}, []string{"highest rate", "caught"}},
+		{"search", search(read(t)), []string{"highest rate  accepted  failed  late  dropped", "promise broken", "none: no order was accepted\n"}, []string{"oversold", "undersold"}},
+		{"history", checked, []string{"accepted  refused  failed  calls  linearizable  verdict", "1 of 2 SKUs"}, nil},
+		{"broken and interrupted", broken, []string{"lua: failed: 2 503 busy\n", "none: rush, stopped\n", "The run was interrupted.\n"}, nil},
 		{"lifecycle", lifecycle(read(t)), []string{"orders  paid  cancelled  expired  refunded  revived  refunds due  oversold  failed  verdict", "  61         12       20         7        5           29  ", "–"}, []string{"p99", "after kill -9"}},
 	} {
 		var out strings.Builder
@@ -90,7 +96,7 @@ func TestWritePage(t *testing.T) {
 			`id="stock"`, ">−32<", `id="latency"`, `id="cpu"`, "13 of 13", ">13 / 13<", "强杀后仍在", "符合承诺",
 		}, []string{`id="pitfalls"`, `class="card faults"`, "ZgotmplZ"}},
 		{"search", search(read(t)), []string{
-			"1 of 2 strategies broke their promise", "2 种策略中有 1 种违背了承诺", "The highest rate", "none</b>: no order was accepted", `class="card faults"`,
+			`class="hero alarm"`, `class="card alarm"><b>1 / 2`, "1 of 2 strategies broke their promise", "2 种策略中有 1 种违背了承诺", "The highest rate", "none</b>: no order was accepted", `class="card faults"`,
 		}, []string{`id="oversold"`, `id="stock"`, "closed load"}},
 		{"lifecycle", lifecycle(read(t)), []string{
 			">refunds due<", ">待退<", "<span>61</span>", "<span>90</span>", "<span>29</span>", ">–<",
@@ -152,6 +158,7 @@ func TestHeadline(t *testing.T) {
 		broken   = results.Result{Strategy: "none", Oversold: 7, Verdict: results.AsPromised}
 		surprise = results.Result{Strategy: "merged", Sound: true, Oversold: 3, Verdict: results.Broken, Surprise: results.Oversell}
 		crashed  = results.Result{Strategy: "lua", Sound: true, Verdict: results.Broken, Crash: &results.Result{Oversold: 1, Surprise: results.Oversell}}
+		repeated = results.Result{Strategy: "lua", Sound: true, Verdict: results.Broken, Keys: &results.Result{Oversold: 1, Surprise: results.Oversell}}
 		quiet    = results.Result{Strategy: "mutex", Verdict: results.Broken, Surprise: results.NoOversell}
 		alone    = results.Result{Strategy: "mutex", Verdict: results.AsPromised} // a result with one instance
 		uncaught = results.Result{Strategy: "none", Verdict: results.Broken, Surprise: results.NoCatch}
@@ -178,6 +185,7 @@ func TestHeadline(t *testing.T) {
 		{[]results.Result{broken, surprise, quiet}, "merged must not oversell, and did", "merged 不应超卖，却超卖了", "findings", "This was expected"},
 		{[]results.Result{broken, surprise, crashed}, "Two strategies that must not oversell did", "两种不应超卖的策略发生了超卖", "findings", ""},
 		{[]results.Result{crashed}, "lua must not oversell, and did", "lua 不应超卖，却超卖了", "findings", ""},
+		{[]results.Result{repeated}, "lua must not oversell, and did", "lua 不应超卖，却超卖了", "findings", ""},
 		{[]results.Result{broken, quiet, sound}, "mutex should have oversold, and did not", "mutex 本应超卖，却没有超卖", "proves nothing", "This was expected"},
 		{[]results.Result{quiet, quiet}, "Two broken strategies should have oversold, and did not", "两种有缺陷的策略本应超卖，却没有超卖", "proves nothing", ""},
 		{[]results.Result{uncaught, sound}, "The guard caught nothing behind none", "none 的兜底什么都没有拦下", "findings", ""},

@@ -97,7 +97,7 @@ func (r *Run) Count(verdict string) (n int) {
 const (
 	AsPromised = "as promised"
 	Broken     = "promise broken"
-	Undecided  = "undecided" // the load ended before the stock was sold out
+	Undecided  = "undecided" // the load ended early, or was not judged
 )
 
 // Result is the result of one strategy. A figure that could not be measured is null.

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -406,6 +407,37 @@ func TestCloseDoor(t *testing.T) {
 			t.Error("the shop is empty and not closed")
 		}
 	})
+}
+
+// TestFinish checks which count each answer goes to, and the last state of a run.
+func TestFinish(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		clients, requests int
+		err               error
+		state             State
+		detail            string
+	}{
+		{2, 7, nil, Ended, "503 busy: 3"},
+		{3, 7, nil, Ended, "the limit of 30s was reached; 503 busy: 3"},
+		{3, maxOrders, nil, Ended, "the limit of 100000 orders was reached; 503 busy: 3"},
+		{2, 7, errNotStarted, Failed, errNotStarted.Error()},
+	} {
+		var last Progress
+		r := newRun(t.Context(), Options{Log: slog.New(slog.DiscardHandler)}, func(p Progress) { last = p }, assembly.Spec{}, Settings{"none", test.clients, 5})
+		soldOut, busy := load.Answer{Status: http.StatusConflict, Problem: load.SoldOut}, load.Answer{Status: http.StatusServiceUnavailable, Problem: "busy"}
+		for _, a := range []load.Answer{{Status: http.StatusCreated}, {Status: http.StatusAccepted}, soldOut, soldOut, busy, busy, busy} {
+			r.record(a)
+		}
+		r.requests = test.requests
+		if r.finish(9, test.err); r.next() != (test.requests < maxOrders) {
+			t.Errorf("after %d orders, another one: %v", test.requests, !r.next())
+		}
+		want := Progress{ID: r.id, Settings: r.p.Settings, State: test.state, Detail: test.detail, Accepted: 2, Refused: 2, Failed: 3, Sold: 9, Available: -4, Oversold: 4}
+		if last != want {
+			t.Errorf("%+v, want %+v", last, want)
+		}
+	}
 }
 
 // TestClose checks that Close ends a run soon, in any state, and leaves no goroutine and no file

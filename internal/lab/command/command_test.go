@@ -24,6 +24,7 @@ func TestExitCode(t *testing.T) {
 		{"help", t.Context(), commandline.ErrHelp, ExitOK, ""},
 		{"failure", t.Context(), errors.New("no server"), ExitFailed, "bench: no server\n"},
 		{"usage", t.Context(), commandline.Usagef("--rounds: too few"), ExitUsage, "bench: --rounds: too few\n"},
+		{"interrupt without an error", interrupted, nil, ExitInterrupted, "bench: interrupted\n"},
 		{"interrupt with an error", interrupted, errors.New("no server"), ExitInterrupted, "bench: interrupted\n"},
 	} {
 		var stderr bytes.Buffer

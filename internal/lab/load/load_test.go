@@ -51,6 +51,7 @@ func TestAnswers(t *testing.T) {
 		{200, "{}", Failed, "200", false},
 		{404, problem("unknown-sku"), Failed, "404 unknown-sku", false},
 		{500, problem("internal"), Failed, "500 internal", false},
+		{500, problem("sold-out"), Failed, "500 sold-out", false},
 		{503, problem("busy"), Failed, "503 busy", false},
 		{503, problem("unavailable"), Failed, "503 unavailable", true},
 		{502, "<html>", Failed, "502", true},
@@ -106,7 +107,7 @@ func TestNoAnswer(t *testing.T) {
 			t.Errorf("%v: %+v, unknown outcome %v", test.err, a, a.Unknown())
 		}
 	}
-	if a := NewClient(http.DefaultTransport).Place(t.Context(), "shop", oneUnit); a.Outcome() != Failed {
+	if a := NewClient(http.DefaultTransport).Place(t.Context(), "shop", oneUnit); a.Outcome() != Failed || a.Failure() != NoAnswer {
 		t.Errorf("without a URL: %+v", a)
 	}
 }
@@ -140,20 +141,22 @@ func TestSendsOnce(t *testing.T) {
 // TestCreate creates a new SKU, and one that exists.
 func TestCreate(t *testing.T) {
 	t.Parallel()
-	status, set := http.StatusCreated, ""
+	answer, set := http.StatusCreated, ""
 	c, url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
 		set = r.URL.Path + " " + string(text)
-		w.WriteHeader(status)
+		w.WriteHeader(answer)
 		_, _ = io.WriteString(w, `{"sku":"s"}`)
 	})
 	setting := client.Setting{Kind: client.Coupon, Total: 7, BuyerLimit: new(int64(2))}
 	if err := c.Create(t.Context(), url, "s", setting); err != nil || set != `/stock/s {"buyer_limit":2,"kind":"coupon","total":7}` {
 		t.Errorf("%v: %s", err, set)
 	}
-	status = http.StatusOK
-	if err := c.Create(t.Context(), url, "s", setting); err == nil || !strings.Contains(err.Error(), "it existed") {
-		t.Error(err)
+	for status, says := range map[int]string{http.StatusOK: "it existed", http.StatusConflict: "409"} {
+		answer = status
+		if err := c.Create(t.Context(), url, "s", setting); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%d: %v", status, err)
+		}
 	}
 }
 

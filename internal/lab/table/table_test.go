@@ -23,6 +23,9 @@ func Example() {
 
 func TestWriteText(t *testing.T) {
 	t.Parallel()
+	if got := table.Optional("%d", new(int64(0))); got != "0" {
+		t.Errorf("a known 0 is %s", got)
+	}
 	rows := table.New("strategy", "p99 ms", "verdict")
 	rows.Add("lua", table.Optional[float64]("%.2f", nil), "as promised")
 	rows.Add("none", "21.61", table.Cell{Text: "broken", Alarm: true})
