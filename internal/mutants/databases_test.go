@@ -137,6 +137,8 @@ var databases = []mutant{
 	{"the pool keeps sessions that MySQL has ended", storeMySQL, "return ioTimeout / 2", "return connectionIdle", "internal/store TestMySQLBounds_Idle"},
 	{"an invalid parameter of PostgreSQL is not named", storePostgres, "if inner := errors.Unwrap(err); inner != nil {", "if inner := errors.Unwrap(err); inner != nil && false {", "internal/store TestOpenSessions_BadURLs"},
 	{"a session has a connection that was not made", "internal/store/locksessions.go", "conn, err := dial(ctx, network, addr)\n\t\tif err != nil {", "conn, err := dial(ctx, network, addr)\n\t\tif false {", "internal/store TestOpenSQL_Fails"},
+	{"a session that has held a lock stays open", "internal/store/locksessions.go", "\tpool.SetMaxIdleConns(-1)\n", "", "internal/store TestOpenSessions"},
+	{"a session cannot wait for a lock for longer than the URL's read timeout", "internal/store/locksessions.go", "\tconfig.ReadTimeout, config.WriteTimeout = 0, 0\n", "", "internal/store TestOpenSessions"},
 	{"a Redis that does not answer is no problem", "internal/store/inspectredis.go", "found.Problem(\"allow the command INFO, or check the server\", \"%v\", err)", "_ = err", "internal/store TestInspect_Unanswered"},
 	{"a Redis that does not answer has the right time", "internal/store/inspectredis.go", "read, err := node.Time(ctx).Result()\n\t\tif err != nil {", "read, err := node.Time(ctx).Result()\n\t\tif false {", "internal/store TestInspect_Unanswered"},
 	{"a database that does not answer has the right time", "internal/store/inspectsql.go", "read, err := s.Ledger().Now(ctx)\n\tif err != nil {", "read, err := s.Ledger().Now(ctx)\n\tif false {", "internal/store TestInspect_Unanswered"},
