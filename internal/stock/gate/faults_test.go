@@ -796,7 +796,8 @@ func TestEndedContext(t *testing.T) {
 }
 
 // TestHungCalls checks that a take is answered, with an unknown outcome, although Redis does not
-// answer. Its caller's context does not end the call, which other takes share.
+// answer. Its caller's context does not end the call, which other takes share. Reading the journal
+// ends too.
 func TestHungCalls(t *testing.T) {
 	t.Parallel()
 	client := redis.NewClient(&redis.Options{Addr: "nowhere:1"})
@@ -816,5 +817,13 @@ func TestHungCalls(t *testing.T) {
 			t.Errorf("%T: %v", g, err)
 		}
 		g.Close()
+	}
+	read := make(chan error, 1)
+	go func() {
+		_, err := NewScript(NewCounter(client, uuid.New(), Layout{})).Journal().Read(t.Context(), "consumer", 1, time.Millisecond)
+		read <- err
+	}()
+	if err := testenv.Receive(t, "reading the journal ends", read); err == nil {
+		t.Error("a journal that does not answer is empty")
 	}
 }
