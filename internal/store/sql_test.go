@@ -159,6 +159,10 @@ func TestOpenSQL_SessionsAreBounded(t *testing.T) {
 		if got := string(s.Dialect()); got != s.DB().Name() || !strings.HasPrefix(dbURL, got) {
 			t.Errorf("dialect %q of %s, gorm says %q", got, dbURL, s.DB().Name())
 		}
+		connections := map[sqltx.Dialect]int{sqltx.MySQL: poolSize, sqltx.Postgres: poolSize, sqltx.SQLite: sqliteConnections}[s.Dialect()]
+		if got := s.Pool().Stats().MaxOpenConnections; got != connections {
+			t.Errorf("at most %d connections, want %d", got, connections)
+		}
 		for query, want := range map[sqltx.Dialect]map[string]string{
 			sqltx.MySQL: {
 				"SELECT @@tx_isolation":             "READ-COMMITTED",

@@ -373,6 +373,9 @@ func TestLostSegment(t *testing.T) {
 	if got, want := available(t, g, "a"), [3]int64{3, 3, 3}; got != want {
 		t.Errorf("after a refill: got %v, want %v", got, want)
 	}
+	if _, err := g.Take(t.Context(), again); err != nil { // the record is of another epoch
+		t.Errorf("again, after the refill: got %v", err)
+	}
 	if err := g.counter.fill(t.Context(), unfenced, stock.Fill{SKU: segmentOf("a", 1), Epoch: 3, Units: 3})[0]; err != nil {
 		t.Fatal(err)
 	}
