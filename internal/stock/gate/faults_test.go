@@ -607,9 +607,16 @@ func TestUnreachableCluster(t *testing.T) {
 // filled again.
 func TestUnreadableCounts(t *testing.T) {
 	t.Parallel()
+	g := readWrite0(shared.client(t, "Redis"), uuid.New())
 	for _, text := range []string{"", "1 2 3 4", "1 2 3 4 5 6", "x 2 3 4 5", "1 x 3 4 5", "1 2 x 4 5"} {
 		if level := parseCount(0, "a", text); level != (stock.Level{SKU: "a"}) {
 			t.Errorf("%q: %+v", text, level)
+		}
+		if err := g.client.HSet(t.Context(), g.keys("a").count, "a", text).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
+			t.Errorf("%q: a take: %v", text, err)
 		}
 	}
 }
