@@ -404,6 +404,14 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 	busy := refused(503, "busy", "")
 	notFound := func(w http.ResponseWriter, r *http.Request, _ http.Handler) { http.NotFound(w, r) }
+	withoutType := func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"title":"Not Found"}`)
+	}
+	redirected := func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+		http.Redirect(w, r, "/orders", http.StatusFound)
+	}
 	for _, tt := range []struct {
 		name   string
 		faults []fault
@@ -418,6 +426,8 @@ func TestUnknownOutcome(t *testing.T) {
 		{"one answer lost, then not authorized", []fault{answerLost, refused(401, "unauthorized", "")}, true, true},
 		{"one answer lost, then another buyer", []fault{answerLost, refused(403, "other-buyer", "")}, true, true},
 		{"one answer lost, then not found by a proxy", []fault{answerLost, notFound}, true, true},
+		{"one answer lost, then a problem without a type", []fault{answerLost, withoutType}, true, true},
+		{"a redirect of a proxy", []fault{redirected}, true, false},
 		{"every answer cut", []fault{answerCut, answerCut, answerCut}, true, true},
 		{"unavailable", []fault{busy, busy, unsure("")}, true, true},
 		{"in progress", []fault{answerLost, refused(409, "in-progress", ""), refused(409, "in-progress", "")}, true, true},
@@ -468,6 +478,20 @@ func TestUnknownOutcome(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+	t.Run("RefundDue", func(t *testing.T) { // the payment is recorded, by whichever try
+		s.fail(answerLost, refused(409, "refund-due", ""))
+		_, err := s.client(t).Pay(t.Context(), "1", "p-1")
+		if _, open := errors.AsType[*client.UnknownOutcome](err); !errors.Is(err, client.RefundDue) || open {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("OtherTransport", func(t *testing.T) { // it does not say whether it has sent the request
+		c := newClient(t, s.server.URL, client.WithTries(1), client.WithHTTPClient(&http.Client{Transport: failing{}}))
+		_, err := c.Place(t.Context(), one("u-1"))
+		if _, open := errors.AsType[*client.UnknownOutcome](err); !open {
+			t.Errorf("%v", err)
+		}
+	})
 	t.Run("NotSent", func(t *testing.T) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -507,6 +531,11 @@ func TestUnknownOutcome(t *testing.T) {
 		}
 	})
 }
+
+// failing is a transport that fails, and knows no trace of package httptrace.
+type failing struct{}
+
+func (failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }
 
 // TestUnknownOutcome_LateRequest lets the first try of an order arrive after the second one was
 // refused. Units were added in between, so the first try is accepted. The refusal must not say that
@@ -747,9 +776,10 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %s", tt.url, err, tt.want)
 		}
 	}
-	c, err := client.New(base+"/shop/", client.WithHTTPClient(&http.Client{Timeout: time.Second}))
-	if err != nil || c == nil {
-		t.Error(err)
+	own := &http.Client{Timeout: time.Second}
+	c, err := client.New(base+"/shop/", client.WithHTTPClient(own))
+	if err != nil || c == nil || own.CheckRedirect != nil {
+		t.Errorf("%v; the caller's client was changed: %v", err, own.CheckRedirect != nil)
 	}
 }
 

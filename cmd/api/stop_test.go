@@ -66,7 +66,7 @@ func TestDrainDelay(t *testing.T) {
 	})
 }
 
-// TestStoresAreClosed checks that serve and drain close the stores when they end.
+// TestStoresAreClosed checks that serve, reconcile and drain close the stores when they end.
 func TestStoresAreClosed(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
@@ -79,6 +79,7 @@ func TestStoresAreClosed(t *testing.T) {
 			api.Interrupt()
 			api.Wait()
 		},
+		func() { ran(t, 0, append([]string{"reconcile"}, args...), "") },
 		func() { ran(t, 0, append([]string{"drain"}, args...), "none is left") },
 	} {
 		end()

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -65,4 +66,31 @@ func TestZombies(t *testing.T) {
 	if onlyZombies(1 << 30) {
 		t.Error("a group without a process has zombies")
 	}
+}
+
+// TestGuardIgnoresSignals checks that the guard outlives the signals that a supervisor may send to
+// all processes at once. The command then ends as it handles its own signal.
+func TestGuardIgnoresSignals(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	letGo := makeGo(t, folder)
+	flags, _ := onRedis(t)
+	w := start(t, folder, with(flags, shell("echo > ready; "+awaitGo)...)...)
+	awaitFile(t, filepath.Join(folder, "ready"))
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(guardOf(t, w.cmd.Process.Pid)) + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mask, _ := strings.Cut(string(status), "\nSigIgn:\t")
+	ignored, err := strconv.ParseUint(mask[:min(16, len(mask))], 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range endingSignals {
+		if n := s.(syscall.Signal); ignored&(1<<(n-1)) == 0 {
+			t.Errorf("%v would end the guard", n)
+		}
+	}
+	letGo()
+	w.mustExit(0)
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestLayout checks that a layout names the version of the ledger's rules, and the version of the
-// gate's scripts and the number of slots, if the strategy has them. The layout of merged in 0.1.0
-// was "merged": with the same one here, a running instance of 0.1.0 would go on selling beside this
-// build, above buyer limits and outside opening hours.
+// TestLayout checks that a layout names the version of the ledger's rules, and if the strategy has
+// them, the version of the gate's scripts, the number of slots, and the lock with its fencing. The
+// layout of merged in 0.1.0 was "merged": with the same one here, a running instance of 0.1.0 would
+// go on selling beside this build, above buyer limits and outside opening hours.
 func TestLayout(t *testing.T) {
 	for _, s := range Strategies() {
 		layout := s.layout(Backends{LockName: "redis", Segments: 8, Slots: 8})
@@ -35,6 +35,10 @@ func TestLayout(t *testing.T) {
 		}
 		if named := strings.Contains(layout, ", 8 slots"); named != s.Slotted() {
 			t.Errorf("%s: the layout is %q", s.Name, layout)
+		}
+		fenced := s.layout(Backends{LockName: "redis", Segments: 8, Slots: 8, Fence: true})
+		if strings.HasSuffix(layout, ", lock redis, unfenced") != s.NeedsLock() || strings.HasSuffix(fenced, ", lock redis") != s.NeedsLock() {
+			t.Errorf("%s: the layout is %q, and with fencing %q", s.Name, layout, fenced)
 		}
 	}
 }

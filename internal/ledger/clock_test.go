@@ -62,12 +62,12 @@ func TestClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			wrong, trip time.Duration // wrong is the error of the time of day; trip is the duration of a round trip to the database
-			reads       int
+			reads       int           // the second one has the shortest round trip
 			c           = &clock{wall: func() time.Time { return time.Now().Add(wrong) }}
 			unreachable error
 			read        = func() (time.Time, error) {
 				reads++
-				if reads == 2 {
+				if reads != 2 {
 					time.Sleep(trip)
 				}
 				time.Sleep(trip)

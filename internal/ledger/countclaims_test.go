@@ -581,3 +581,24 @@ func TestRecord_BuyerLimit(t *testing.T) {
 		d.atRest(t, other, 5)
 	})
 }
+
+// TestRecord_LimitedSKUSoldOut checks that an order is refused if its SKU is sold out, although its
+// buyer may still hold a unit. It is cut in one statement, together with a new claim.
+func TestRecord_LimitedSKUSoldOut(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, databases, func(t *testing.T, d *database) {
+		l := d.open(t, cutter.Merged())
+		sku, limit := fresh("limited"), int64(1)
+		if _, _, err := l.Set(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 2, BuyerLimit: &limit}); err != nil {
+			t.Fatal(err)
+		}
+		for n, want := range []error{nil, nil, stock.ErrSoldOut} { // the first order is decided under the row's lock
+			take := takeOf(sku)
+			take.Buyer = fmt.Sprintf("buyer-%d", n)
+			if _, out := l.Record(t.Context(), take); !errors.Is(out.Reason(), want) || out.Committed() != (want == nil) {
+				t.Errorf("order %d: %s, %v, want %v", n+1, out.Kind(), out.Reason(), want)
+			}
+		}
+		d.atRest(t, sku, 2)
+	})
+}

@@ -38,5 +38,8 @@ func TestTransactionIsMeasured(t *testing.T) {
 				return after > before && took
 			})
 		}
+		if groups, _ := transactions(t, l.metrics.groupSize); groups != 2 {
+			t.Errorf("%d groups were counted, want 2", groups)
+		}
 	})
 }

@@ -192,3 +192,31 @@ func TestSlowGroupsAreClosed(t *testing.T) {
 		}
 	})
 }
+
+// TestQueuedGroupsAreClosed checks that Close waits for a group that begins after Close, even if
+// the group is slow.
+func TestQueuedGroupsAreClosed(t *testing.T) {
+	t.Parallel()
+	inHeldGroups(t, 2, func(t *testing.T, l *Ledger, _ prometheus.Gatherer, skus []stock.SKU, held map[stock.SKU]chan struct{}) {
+		l.submit(recordingOf(skus[0]))
+		synctest.Wait()
+		queued := recordingOf(skus[1])
+		l.submit(queued)
+		closed := make(chan struct{})
+		go func() {
+			l.Close()
+			close(closed)
+		}()
+		synctest.Wait()
+		close(held[skus[0]])
+		time.Sleep(2 * slowAfter)
+		select {
+		case <-closed:
+			t.Error("Close did not wait for a group that was queued")
+		default:
+		}
+		close(held[skus[1]])
+		<-closed
+		<-queued.done
+	})
+}

@@ -151,6 +151,7 @@ var httpAPI = []mutant{
 	{"requests go on after the stop", serve, "return errors.Join(errCutOff, server.Close())", "return errCutOff", "cmd/api TestFinishRequests_InTime"},
 	{"serve leaves its stores open", serve, "err = errors.Join(err, instance.Close())", "err = errors.Join(err)", "cmd/api TestStoresAreClosed"},
 	{"drain leaves its stores open", "cmd/api/drain.go", "err = errors.Join(err, instance.Close())", "err = errors.Join(err)", "cmd/api TestStoresAreClosed"},
+	{"reconcile leaves its stores open", "cmd/api/reconcile.go", "err = errors.Join(err, stores.Close())", "err = errors.Join(err)", "cmd/api TestStoresAreClosed"},
 	{"a server that fails before the drain delay has passed is waited for", serve, "case err := <-served:\n\t\t\treturn err\n\t\tcase <-time.After(delay):", "case <-time.After(delay):", "cmd/api TestFinishRequests_ServerFails"},
 	{"the operators' listener closes first", serve, "defer listeners.serveOps(settings, c.serverFlags, served)()", "context.AfterFunc(ctx, listeners.serveOps(settings, c.serverFlags, served))", "cmd/api TestOpsListener"},
 	{"profiles are open on every operators' address", "cmd/api/listeners.go", "if c.Loopback = onLoopback(a.OpsListen); c.Loopback {", "if c.Loopback = true; c.Loopback {", "cmd/api TestBuyersByToken"},

@@ -263,6 +263,7 @@ var locks = []mutant{
 	{"the guard kills the command after the lease", guard, "min(current.Kill, monotonic()+current.Grace)", "monotonic() + current.Grace", "cmd/withlock TestGuardKillsInTime"},
 	{"a stopped command cannot handle SIGTERM", guard, "	signalGroup(group, syscall.SIGCONT) // a stopped process cannot handle SIGTERM\n", "", "cmd/withlock TestGuardStopped"},
 	{"withlock waits for its guard without a bound", guard, "g.ready.SetReadDeadline(time.Now().Add(callTimeout))", "g.ready.SetReadDeadline(time.Time{})", "cmd/withlock TestSilentGuard"},
+	{"a signal to all processes ends the guard", guard, "signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)", "_ = signal.Ignore", "cmd/withlock TestGuardIgnoresSignals"},
 	{"the lock is not confirmed after a slow start", withlockCmd, "	if l.extend(until); !asked.Before(l.term) {", "	if false {", "cmd/withlock TestSlowStart"},
 	{"nobody is warned of locks without fences", "internal/assembly/locks.go", "	} else if !p.Fence {", "	} else if !p.Fence && false {", "internal/assembly TestLockWarnings"},
 	{"nobody is warned of a lock within one process", "internal/assembly/locks.go", "if backend.Flag == \"\" {", "if backend.Flag == \"-\" {", "internal/assembly TestLockWarnings"},

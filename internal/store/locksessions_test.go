@@ -4,7 +4,27 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
+
+// TestOpenSessions checks that a statement may take longer than the URL lets one of the ledger take,
+// and that a session ends when its connection is closed.
+func TestOpenSessions(t *testing.T) {
+	t.Parallel()
+	pool, err := OpenSessions(testenv.MariaDB(t) + "?readTimeout=1ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var interrupted int
+	if err := pool.QueryRowContext(t.Context(), "SELECT SLEEP(0.05)").Scan(&interrupted); err != nil {
+		t.Error(err)
+	}
+	if n := pool.Stats().OpenConnections; n > 0 {
+		t.Errorf("%d sessions are open after their use", n)
+	}
+}
 
 func TestOpenSessions_BadURLs(t *testing.T) {
 	t.Parallel()

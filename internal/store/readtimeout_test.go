@@ -78,5 +78,8 @@ func TestBoundAnswers(t *testing.T) {
 		timer := time.AfterFunc(20*time.Millisecond, func() { _ = set(past) })
 		silent(name+" during the read", conn)
 		timer.Stop()
+		if err := set(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

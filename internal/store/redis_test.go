@@ -85,7 +85,7 @@ func TestOpenRedis_SingleOptions(t *testing.T) {
 	if o.MaxRetries != 0 || !o.ContextTimeoutEnabled { // the client turns -1 into 0
 		t.Errorf("%d retries, context timeouts enabled: %v", o.MaxRetries, o.ContextTimeoutEnabled)
 	}
-	if o.ReadTimeout != 7*time.Second || o.PoolSize != 3 || o.DialTimeout != redisDialTimeout || o.WriteTimeout != redisTimeout {
+	if o.ReadTimeout != 7*time.Second || o.PoolSize != 3 || o.MaxActiveConns != 3 || o.DialTimeout != redisDialTimeout || o.WriteTimeout != redisTimeout {
 		t.Errorf("read %v, pool %d, dial %v, write %v", o.ReadTimeout, o.PoolSize, o.DialTimeout, o.WriteTimeout)
 	}
 }
@@ -100,6 +100,9 @@ func TestOpenRedis_SentinelOptions(t *testing.T) {
 	o := client.(*redis.Client).Options()
 	if o.Username != "u" || o.Password != "p@w" || o.DB != 3 || o.MaxRetries != 0 {
 		t.Errorf("user %q, password %q, db %d, %d retries", o.Username, o.Password, o.DB, o.MaxRetries)
+	}
+	if !o.ContextTimeoutEnabled || o.MaxActiveConns != redisPoolSize {
+		t.Errorf("context timeouts enabled: %v, at most %d connections", o.ContextTimeoutEnabled, o.MaxActiveConns)
 	}
 	if want := "Redis master mine through the Sentinels at h1:26379, h2:7"; target != want {
 		t.Errorf("target %q, want %q", target, want)

@@ -88,7 +88,7 @@ func TestOpenSQL_Fails(t *testing.T) {
 }
 
 // TestOpenSQL_SilentHost checks that OpenSQL stops waiting for a host that does not answer, and
-// reports that.
+// reports that. So does OpenRedis.
 func TestOpenSQL_SilentHost(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -108,6 +108,14 @@ func TestOpenSQL_SilentHost(t *testing.T) {
 			}
 		})
 	}
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), testenv.Patience)
+		defer cancel()
+		if _, err := OpenRedis(ctx, "redis://"+listener.Addr().String()); err == nil || ctx.Err() != nil {
+			t.Errorf("a Redis that does not answer: %v", err)
+		}
+	})
 }
 
 func TestOpenSQL_PercentDecoded(t *testing.T) {
@@ -150,6 +158,10 @@ func TestOpenSQL_SessionsAreBounded(t *testing.T) {
 		s := opened(t, dbURL)
 		if got := string(s.Dialect()); got != s.DB().Name() || !strings.HasPrefix(dbURL, got) {
 			t.Errorf("dialect %q of %s, gorm says %q", got, dbURL, s.DB().Name())
+		}
+		connections := map[sqltx.Dialect]int{sqltx.MySQL: poolSize, sqltx.Postgres: poolSize, sqltx.SQLite: sqliteConnections}[s.Dialect()]
+		if got := s.Pool().Stats().MaxOpenConnections; got != connections {
+			t.Errorf("at most %d connections, want %d", got, connections)
 		}
 		for query, want := range map[sqltx.Dialect]map[string]string{
 			sqltx.MySQL: {

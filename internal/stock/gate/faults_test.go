@@ -607,9 +607,16 @@ func TestUnreachableCluster(t *testing.T) {
 // filled again.
 func TestUnreadableCounts(t *testing.T) {
 	t.Parallel()
+	g := readWrite0(shared.client(t, "Redis"), uuid.New())
 	for _, text := range []string{"", "1 2 3 4", "1 2 3 4 5 6", "x 2 3 4 5", "1 x 3 4 5", "1 2 x 4 5"} {
 		if level := parseCount(0, "a", text); level != (stock.Level{SKU: "a"}) {
 			t.Errorf("%q: %+v", text, level)
+		}
+		if err := g.client.HSet(t.Context(), g.keys("a").count, "a", text).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
+			t.Errorf("%q: a take: %v", text, err)
 		}
 	}
 }
@@ -796,7 +803,8 @@ func TestEndedContext(t *testing.T) {
 }
 
 // TestHungCalls checks that a take is answered, with an unknown outcome, although Redis does not
-// answer. Its caller's context does not end the call, which other takes share.
+// answer. Its caller's context does not end the call, which other takes share. Reading the journal
+// ends too.
 func TestHungCalls(t *testing.T) {
 	t.Parallel()
 	client := redis.NewClient(&redis.Options{Addr: "nowhere:1"})
@@ -816,5 +824,13 @@ func TestHungCalls(t *testing.T) {
 			t.Errorf("%T: %v", g, err)
 		}
 		g.Close()
+	}
+	read := make(chan error, 1)
+	go func() {
+		_, err := NewScript(NewCounter(client, uuid.New(), Layout{})).Journal().Read(t.Context(), "consumer", 1, time.Millisecond)
+		read <- err
+	}()
+	if err := testenv.Receive(t, "reading the journal ends", read); err == nil {
+		t.Error("a journal that does not answer is empty")
 	}
 }

@@ -542,3 +542,45 @@ func (l noLeases) Lock(context.Context, string) (lock.Lease, error) {
 	l.asked.Add(1)
 	return nil, errNoLeases
 }
+
+// TestQueueEnds checks that a take is refused if it does not get its turn in time, and that Close
+// waits for the turn under way before it closes the leases.
+func TestQueueEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		closed := new(atomic.Bool)
+		_, g := NewQueue(nil, uuid.New(), closingLocker{ownLocker{lock.NewLocal(), new(atomic.Uint64)}, closed}, time.Minute) // no call needs Redis
+		turn, err := g.queues.Lock(t.Context(), lockName("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) || ctx.Err() != nil {
+			t.Errorf("a take beside a long turn: %v", err)
+		}
+		go g.Close()
+		synctest.Wait()
+		if closed.Load() {
+			t.Error("the leases were closed during a turn")
+		}
+		if err := turn.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		g.Close()
+		if !closed.Load() {
+			t.Error("the leases stay open")
+		}
+	})
+}
+
+// closingLocker is a locker that notes that it was closed.
+type closingLocker struct {
+	ownLocker
+	closed *atomic.Bool
+}
+
+func (l closingLocker) Close() error {
+	l.closed.Store(true)
+	return nil
+}

@@ -3,9 +3,11 @@ package gate
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -316,6 +318,9 @@ func TestLostGather(t *testing.T) {
 	if n, err := g.gathers(t.Context(), "a"); err != nil || n%2 == 0 {
 		t.Errorf("the counter of gathers is %d, %v", n, err)
 	}
+	if slices.ContainsFunc(locks.deadlines, time.Time.IsZero) {
+		t.Error("a gather waits for its lock without a bound")
+	}
 }
 
 // TestAnnounce checks that the counter of gathers never falls, and is odd exactly while a gather
@@ -335,8 +340,8 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// TestLostSegment checks that a SKU is not filled if the count of one segment is
-// missing, and that a fill fills all segments.
+// TestLostSegment checks that a SKU is not filled if the count of one segment is missing, or of
+// another epoch than the others, and that a fill fills all segments.
 func TestLostSegment(t *testing.T) {
 	t.Parallel()
 	g, _ := divided3(t, "Redis")
@@ -367,6 +372,18 @@ func TestLostSegment(t *testing.T) {
 	fill(t, g, "a", 2, 9)
 	if got, want := available(t, g, "a"), [3]int64{3, 3, 3}; got != want {
 		t.Errorf("after a refill: got %v, want %v", got, want)
+	}
+	if _, err := g.Take(t.Context(), again); err != nil { // the record is of another epoch
+		t.Errorf("again, after the refill: got %v", err)
+	}
+	if err := g.counter.fill(t.Context(), unfenced, stock.Fill{SKU: segmentOf("a", 1), Epoch: 3, Units: 3})[0]; err != nil {
+		t.Fatal(err)
+	}
+	if levels, err := g.Level(t.Context(), "a"); err != nil || levels[0].Filled || levels[0].Epoch != 3 {
+		t.Errorf("segments of two epochs: %+v, %v", levels, err)
+	}
+	if err := g.Fill(t.Context(), "a", 3, 9); !errors.Is(err, stock.ErrStaleEpoch) {
+		t.Errorf("a fill that one segment refuses: %v", err)
 	}
 }
 
