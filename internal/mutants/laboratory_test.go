@@ -110,6 +110,7 @@ var laboratory = []mutant{
 	{"an order may be missing between two reads", "loadtest/history/check.go", "c.Outcome != Accepted && c.Begin > s.acceptedAt()", "false", "loadtest/history TestCheck/queued,_lost_and_found"},
 	{"an order may be missing in a list", "loadtest/history/check.go", "if c.Begin > s.end && ", "if false && ", "loadtest/history TestCheck/not_listed"},
 	{"a list has orders of later calls", "loadtest/history/check.go", "if c.End < lost.begin {", "if false {", "loadtest/history TestCheck/listed_before_it_was_ordered"},
+	{"the first of two answers is the one written first", labChecker, " || c.End < s.end) {", ") {", "loadtest/history TestCheck/sold_when_the_first_of_two_answers_arrived"},
 	{"a key may be repeated with other lines", "loadtest/history/check.go", "if !slices.Equal(sorted(c.Lines), sorted(s.lines)) {", "if false {", "loadtest/history TestCheck/a_key_repeated_with_other_lines"},
 	{"a refusal may name any SKU", "loadtest/history/check.go", "quantity(c.Lines, sku) > 0 && quantity(c.Lines, c.SKU) == 0", "false", "loadtest/history TestCheck/refused_for_a_SKU_that_was_not_ordered"},
 	{"an audit during a call is one at rest", "loadtest/history/model.go", "agree(c.Counts) && !h.changesDuring(c)", "agree(c.Counts)", "loadtest/history TestCheck/an_audit_during_a_call_ends_no_hold"},

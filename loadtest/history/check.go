@@ -270,7 +270,7 @@ func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 		if !slices.Equal(sorted(c.Lines), sorted(s.lines)) {
 			s.fault = fmt.Sprintf("order %s was answered to a repeat of its key with other lines", s.id)
 		}
-		if c.Outcome == Accepted && (s.answered == nil || s.answered.Outcome == Queued) {
+		if c.Outcome == Accepted && (s.answered == nil || s.answered.Outcome == Queued || c.End < s.end) {
 			s.answered, s.end = c, min(s.end, c.End)
 		} else if s.answered == nil {
 			s.answered, s.end = c, max(c.End, h.shown(c.OrderID, c.Buyer, ""))

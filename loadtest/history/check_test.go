@@ -108,6 +108,7 @@ func TestCheck(t *testing.T) {
 		{"not asked for", []call{created, at(2, 3, tried("y", 1, history.Nothing)), at(90, 91, list("y", client.Order{ID: "q", BuyerID: "y", Lines: lines(1)})), at(92, 93, rest(2, 0))}, no, "no call asked"},
 		{"two orders of one key", []call{created, at(2, 3, keyed(took("o", 1), "k")), at(4, 5, call{Call: history.Take, Outcome: history.Accepted, Buyer: "o", Key: "k", Lines: lines(1), OrderID: "p"}), at(90, 91, read("o", 1)), at(90, 91, call{Call: history.Order, Outcome: history.Accepted, Status: 200, OrderID: "p", Buyer: "o", Lines: lines(1), OrderStatus: "pending"}), at(92, 93, rest(2, 2))}, no, "orders o and p were answered to one key"},
 		{"one order of one key", []call{created, at(2, 3, keyed(took("o", 1), "k")), at(4, 5, keyed(took("o", 1), "k")), at(90, 91, read("o", 1)), at(92, 93, rest(2, 1))}, yes, ""},
+		{"sold when the first of two answers arrived", []call{created, at(1, 2, took("p", 2)), at(2, 9, keyed(took("o", 2), "k")), at(2, 3, keyed(took("o", 2), "k")), at(5, 6, act(history.Cancel, "p", history.Accepted)), at(90, 91, read("p", 2, client.OrderCancelled)), at(90, 91, read("o", 2)), at(92, 93, rest(2, 2))}, no, "order o"},
 
 		{"no rest", []call{created, at(2, 4, took("o", 1)), at(90, 91, read("o", 1))}, open, "no audit at rest"},
 		{"a rest before the end", []call{created, at(2, 3, rest(2, 0)), at(4, 5, took("o", 1)), at(90, 91, read("o", 1))}, open, "no audit at rest"},
