@@ -478,14 +478,14 @@ func TestUnknownOutcome(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("RefundDue", func(t *testing.T) { // the payment is recorded, by whichever try
+	t.Run("RefundDue", func(t *testing.T) { // one of the tries recorded the payment
 		s.fail(answerLost, refused(409, "refund-due", ""))
 		_, err := s.client(t).Pay(t.Context(), "1", "p-1")
 		if _, open := errors.AsType[*client.UnknownOutcome](err); !errors.Is(err, client.RefundDue) || open {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("OtherTransport", func(t *testing.T) { // it does not say whether it has sent the request
+	t.Run("OtherTransport", func(t *testing.T) { // it does not report whether it sent the request
 		c := newClient(t, s.server.URL, client.WithTries(1), client.WithHTTPClient(&http.Client{Transport: failing{}}))
 		_, err := c.Place(t.Context(), one("u-1"))
 		if _, open := errors.AsType[*client.UnknownOutcome](err); !open {
@@ -532,7 +532,7 @@ func TestUnknownOutcome(t *testing.T) {
 	})
 }
 
-// failing is a transport that fails, and knows no trace of package httptrace.
+// failing is a transport that always fails and calls no hook of package httptrace.
 type failing struct{}
 
 func (failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }

@@ -253,7 +253,8 @@ func TestAudit_Unreadable(t *testing.T) {
 	}
 }
 
-// TestGuardRefusals adds up the metrics of two instances. If one cannot be read, the sum is unknown.
+// TestGuardRefusals adds up the metrics of two instances. If one is missing or cannot
+// be read, the sum is unknown.
 func TestGuardRefusals(t *testing.T) {
 	t.Parallel()
 	var urls []string
@@ -345,8 +346,8 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestProbes_Broken checks that a load that breaks a promise ends the search, even if the others of
-// its rate do not.
+// TestProbes_Broken checks that a load that breaks a promise ends the search, even if the other
+// loads of the same rate break none.
 func TestProbes_Broken(t *testing.T) {
 	t.Parallel()
 	loads := []string{results.AsPromised, results.AsPromised, results.AsPromised, results.Broken}

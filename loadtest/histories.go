@@ -135,7 +135,7 @@ func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, 
 		}
 	}
 	h.sellOut(ctx)
-	if err := ctx.Err(); err != nil { // the history is not whole
+	if err := ctx.Err(); err != nil { // the history is incomplete
 		return end, err
 	}
 	if spec.Sound || h.guarded(spec) { // the counts of other strategies may never agree

@@ -191,7 +191,7 @@ func TestCheckHistory(t *testing.T) {
 	const (
 		set  = `{"call":"set","outcome":"accepted","begin":0,"end":1,"sku":"a","total":1}` + "\n"
 		rest = `{"call":"audit","outcome":"accepted","begin":90,"end":91,"sku":"a","counts":{"total":1,"ledger_available":1}}` + "\n"
-		// The refusal is explained only if it may be as old as 100 ns.
+		// A unit is left, so the refusal is correct only if it may be 100 ns old.
 		refusal = `{"call":"take","outcome":"refused","begin":70,"end":71,"buyer_id":"b","lines":[{"sku":"a","quantity":1}],"sku":"a"}` + "\n"
 	)
 	for _, test := range []struct{ text, flag, says string }{

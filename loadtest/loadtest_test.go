@@ -870,7 +870,7 @@ func TestOpenLoad_Refused(t *testing.T) {
 	}
 }
 
-// TestAudit_Fails checks that no load ends well if its audit fails or its report cannot be written.
+// TestAudit_Fails checks that no load succeeds if its audit fails or its report cannot be written.
 func TestAudit_Fails(t *testing.T) {
 	t.Parallel()
 	empty, folder := "sqlite://"+filepath.Join(t.TempDir(), "empty.db"), t.TempDir()

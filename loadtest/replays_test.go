@@ -59,7 +59,7 @@ type reply struct {
 }
 
 // replying returns a lab and a service that gives these answers to POST /orders, one after the
-// other, and then none. GET returns the last of them that named an order.
+// other. Later requests get no answer. GET returns the first of these answers.
 func replying(t *testing.T, replies ...reply) (*lab, *fleet) {
 	t.Helper()
 	var n atomic.Int64

@@ -51,8 +51,8 @@ func monotonic() int64 {
 // monotonicAt returns the time of the monotonic clock at t.
 func monotonicAt(t time.Time) int64 { return monotonic() + int64(time.Until(t)) }
 
-// runGuard ends the command's process group if withlock cannot: because withlock was killed, or was
-// stopped and has not renewed the order in time. That is why the guard is a separate process.
+// runGuard ends the command's process group if withlock cannot do that itself: it was killed, or it
+// was stopped and has not renewed the order in time. So the guard must be a separate process.
 func runGuard(stdin, stdout *os.File) {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	_, _ = stdout.Write([]byte{0}) // see awaitReady

@@ -407,8 +407,8 @@ func (c *Consumer) measure(ctx context.Context) {
 // nobody is no consumer's name.
 const nobody = ""
 
-// leave removes the consumer of that name, and all that have been inactive for long, from the
-// journal.
+// leave removes the consumer of that name from the journal, and all consumers that have been
+// inactive for a long time.
 func (c *Consumer) leave(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()

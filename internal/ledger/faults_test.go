@@ -1007,8 +1007,8 @@ func TestFaults_NotBarred(t *testing.T) {
 	resolve(t, s.l, as(s.pending, takeOf("a")), "refused")
 }
 
-// TestFaults_ResolveChangesNothing checks that resolving a take changes no order that cannot be
-// taken again. So it need not wait for one that is being paid.
+// TestFaults_ResolveChangesNothing checks that resolving a take of a pending order does not update
+// the order. So it does not wait while the order is being paid.
 func TestFaults_ResolveChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)

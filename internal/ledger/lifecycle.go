@@ -16,9 +16,9 @@ import (
 
 // Change changes an order in one transaction. It returns the order as it is afterwards, and
 // the additions to stock that the outbox got with it. decide chooses the change under the
-// order's row lock; its error ends the transaction and is returned, with the order as decide saw
-// it. decide may run several times. An answer that changes nothing is as durable as the rows that
-// it was decided by.
+// order's row lock; its error ends the transaction and is returned, with the order that decide was
+// called with. decide may run several times. An answer that changes nothing is as durable as the
+// rows that it is based on.
 //
 // Errors: order.ErrUnknownOrder; stock.ErrRowChanged (the payment was recorded meanwhile) and
 // stock.ErrBusy, after which nothing was changed; what decide returned; an error of the database,

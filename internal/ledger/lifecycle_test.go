@@ -79,7 +79,8 @@ func TestChange_Due(t *testing.T) {
 	})
 }
 
-// TestChange_Refused checks that a change that decide refuses returns the order as decide saw it.
+// TestChange_Refused checks that Change returns the order that decide was called with if decide
+// refuses the change.
 func TestChange_Refused(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)

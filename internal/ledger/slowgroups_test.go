@@ -76,7 +76,7 @@ func TestSlowGroupsKeepTheirSKUs(t *testing.T) {
 	}
 }
 
-// heldPlan is a cutter with empty plans. Its plans for the SKUs in held wait first.
+// heldPlan is a cutter whose plans fail. Plan waits for the channel of the SKU in held, if any.
 type heldPlan struct {
 	cutter.Cutter
 	held map[stock.SKU]chan struct{}

@@ -37,8 +37,8 @@ type Ledger interface {
 	Order(ctx context.Context, id uuid.UUID) (*Order, error)
 
 	// Change and Revive change an order after it was placed. returned are the additions
-	// to stock that the gate must get. With an error of decide, o is the order as decide
-	// saw it.
+	// to stock that the gate must get. If decide returns an error, o is the order that
+	// decide was called with.
 	Change(ctx context.Context, id uuid.UUID, options ChangeOptions, decide Decide) (o Order, returned []stock.Change, err error)
 	Revive(ctx context.Context, expired Order, t stock.Take, payment string) (Order, Outcome)
 	// Refunded records that a due payment was paid back to the buyer.

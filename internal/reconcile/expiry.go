@@ -14,9 +14,9 @@ const (
 	// expiryPause is the pause after a read that found no due orders. It is also the longest pause
 	// after a batch.
 	expiryPause = time.Second
-	// expiryBatch bounds the orders of one batch. A batch holds stock rows locked about as long as
-	// a large group of orders does. slowBatch is the duration from which a batch has held them too
-	// long.
+	// expiryBatch bounds the orders of one batch. A batch locks stock rows for about as long as a
+	// large group of orders does. A batch that locks them for longer than slowBatch is
+	// too slow.
 	expiryBatch, slowBatch = 100, 50 * time.Millisecond
 	// expiryShare bounds the time that expiry uses during a backlog: to one part in expiryShare.
 	// The rest is left to orders.

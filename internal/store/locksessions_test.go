@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestOpenSessions checks that a statement may take longer than the URL lets one of the ledger take,
-// and that a session ends when its connection is closed.
+// TestOpenSessions checks that a statement may take longer than the URL's read timeout, and that a
+// session ends after its use.
 func TestOpenSessions(t *testing.T) {
 	t.Parallel()
 	pool, err := OpenSessions(testenv.MariaDB(t) + "?readTimeout=1ms")

@@ -22,8 +22,8 @@ const (
 	give                  // returns n units
 	mayGive               // returns n units, or nothing; may come after everything else
 	set                   // changes total and left by n; left must not fall below 0
-	maySet                // as set if left stays at 0 or above, or nothing; may come after everything else
-	belowSet              // that change was refused: left would fall below 0, apart from the slack
+	maySet                // does what set does if left stays at 0 or above, or nothing; may come after everything else
+	belowSet              // a refused set: left would fall below 0, apart from the slack
 	readCount             // the counts are the given ones
 )
 

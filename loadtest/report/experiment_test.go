@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// experiment has one version of each outcome.
+// experiment returns an experiment with one version of each outcome.
 func experiment() results.Experiment {
 	return results.Experiment{Name: "no-lock", Title: "No lock", TitleChinese: "不加锁", Versions: []results.Version{
 		{Title: "GET, SET", Flawed: true, Damage: "1 unit oversold", Events: []results.Event{

@@ -129,7 +129,7 @@ var errMalformed = errors.New("the body must be exactly one JSON object")
 // decode reads the settings. Missing settings get their defaults.
 func decode(body io.Reader) (Settings, error) {
 	settings := Defaults()
-	given := &settings // nil after null, which is no object
+	given := &settings // JSON null sets it to nil, and is not an object
 	err := json.UnmarshalRead(body, &given, json.RejectUnknownMembers(true))
 	if wrong, ok := errors.AsType[*json.SemanticError](err); ok && wrong.JSONPointer != "" {
 		field, detail := wrong.JSONPointer.LastToken(), "must be a whole number"

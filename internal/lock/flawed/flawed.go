@@ -19,8 +19,8 @@ func SetNX(ctx context.Context, client redis.UniversalClient, key string) (bool,
 	return client.Do(ctx, "SETNX", key, 1).Bool()
 }
 
-// SetNXThenExpire takes the lock, and sets its expiry in a second call. A holder that dies in the
-// pause leaves a lock without an expiry. An error of pause stands for that death.
+// SetNXThenExpire takes the lock, and sets its expiry in a second call. A holder that is killed in
+// the pause leaves a lock without an expiry. An error of pause simulates that.
 func SetNXThenExpire(ctx context.Context, client redis.UniversalClient, key string, lease time.Duration, pause func() error) (bool, error) {
 	locked, err := SetNX(ctx, client, key)
 	if err != nil || !locked {

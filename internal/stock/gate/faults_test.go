@@ -803,8 +803,8 @@ func TestEndedContext(t *testing.T) {
 }
 
 // TestHungCalls checks that a take is answered, with an unknown outcome, although Redis does not
-// answer. Its caller's context does not end the call, which other takes share. Reading the journal
-// ends too.
+// answer. Its caller's context does not end the call, which other takes share. It also checks that
+// a read of the journal ends.
 func TestHungCalls(t *testing.T) {
 	t.Parallel()
 	client := redis.NewClient(&redis.Options{Addr: "nowhere:1"})
@@ -831,6 +831,6 @@ func TestHungCalls(t *testing.T) {
 		read <- err
 	}()
 	if err := testenv.Receive(t, "reading the journal ends", read); err == nil {
-		t.Error("a journal that does not answer is empty")
+		t.Error("reading a journal that does not answer: no error")
 	}
 }

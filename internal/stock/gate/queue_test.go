@@ -557,7 +557,7 @@ func TestQueueEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) || ctx.Err() != nil {
-			t.Errorf("a take beside a long turn: %v", err)
+			t.Errorf("a take during a long turn: %v", err)
 		}
 		go g.Close()
 		synctest.Wait()
@@ -574,7 +574,7 @@ func TestQueueEnds(t *testing.T) {
 	})
 }
 
-// closingLocker is a locker that notes that it was closed.
+// closingLocker is a locker that records that it was closed.
 type closingLocker struct {
 	ownLocker
 	closed *atomic.Bool
