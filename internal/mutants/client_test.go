@@ -22,9 +22,9 @@ var calling = []mutant{
 	{"a list ends without its error", "client/orders.go", "				var none T\n				yield(none, err)\n", "", "client TestAnswersOfOthers"},
 	{"Ready is asked again", "client/call.go", "if r.once || try >= c.tries", "if try >= c.tries", "client TestAnswersOfOthers"},
 	{"a date in Retry-After is ignored", "client/call.go", "return max(0, time.Until(date))", "return max(0, 0*time.Until(date))", "client TestRetryAfter"},
-	{"a problem without a type tells of earlier tries", "client/call.go", " || json.Unmarshal(text, &p) != nil || p.Type == \"\" {", " || json.Unmarshal(text, &p) != nil {", "client TestUnknownOutcome/one_answer_lost,_then_a_problem_without_a_type"},
-	{"a transport that does not say so has sent nothing", "client/call.go", "connected.Load() || !asked.Load()", "connected.Load()", "client TestUnknownOutcome/OtherTransport"},
-	{"a payment that is due back is an unknown outcome", "client/call.go", "case p.Type == RefundDue:", "case false:", "client TestUnknownOutcome/RefundDue"},
+	{"a problem without a type counts as an answer of the service", "client/call.go", " || json.Unmarshal(text, &p) != nil || p.Type == \"\" {", " || json.Unmarshal(text, &p) != nil {", "client TestUnknownOutcome/one_answer_lost,_then_a_problem_without_a_type"},
+	{"a transport that reports no connection has sent nothing", "client/call.go", "connected.Load() || !asked.Load()", "connected.Load()", "client TestUnknownOutcome/OtherTransport"},
+	{"a payment that must be refunded is an unknown outcome", "client/call.go", "case p.Type == RefundDue:", "case false:", "client TestUnknownOutcome/RefundDue"},
 	{"a redirect proves that nothing was changed", "client/call.go", "case p.Status/100 != 4:", "case p.Status/100 == 5:", "client TestUnknownOutcome/a_redirect_of_a_proxy"},
 	{"the caller's HTTP client is changed", "client/client.go", "own := *c.http\n\t\town.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }\n\t\tc.http = &own", "c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }", "client TestNewRefuses"},
 }

@@ -26,7 +26,7 @@ var expiry = []mutant{
 	{"the holder of a job is not compared", ledgerJobs, "AND holder = ? AND token = ?\"", "AND ? <> '' AND token = ?\"", "internal/ledger TestJobs/SQLite"},
 	{"a claim keeps the token", ledgerJobs, "holder = ?, token = token + 1, held_until", "holder = ?, token = token + 0, held_until", "internal/ledger TestJobs/SQLite"},
 	{"two claims of one lease", ledgerJobs, "\" WHERE name = ? AND token = ? AND held_until <= \"+d.Now(), holder, name, token)", "\" WHERE name = ?\", holder, name)", "internal/ledger TestJobs_OneClaims/MariaDB"},
-	{"a job that is held is claimed under the lock of its row", ledgerJobs, "case err == nil && !free:", "case false:", "internal/ledger TestJobs_ClaimWaitsForWork/MariaDB"},
+	{"claiming a job that is held waits for the lock of its row", ledgerJobs, "case err == nil && !free:", "case false:", "internal/ledger TestJobs_ClaimWaitsForWork/MariaDB"},
 	{"additions of a batch that was rolled back go to the gate", expire, "returned = nil // additions of an earlier try were rolled back", "", "internal/ledger TestFaults_ReturnedByTheLastTry/expiry"},
 	{"expiry waits for a locked order", expire, "ORDER BY id\"+tx.SkipLocked(), keys)", "ORDER BY id\"+d.RowLock(), keys)", "internal/ledger TestExpire_LockedOrder/MariaDB"},
 	{"a batch without its job", expire, "if err := setLease(ctx, tx, held, JobLease); err != nil {\n\t\t\treturn err\n\t\t}\n", "", "internal/ledger TestExpire_JobLost/SQLite"},

@@ -65,7 +65,7 @@ var queued = []mutant{
 	{"a committed take counts as turned down", recording, "case ok && row.Holds(t.TakeID):", "case false:", "internal/ledger TestRecordRefusal/SQLite"},
 	{"a dead consumer's orders behind many others are not claimed", plainList, "found, start = append(found, page...), next", "found, _ = append(found, page...), next", "internal/stock/gate TestClaimPages/Redis"},
 	{"a journal is opened though orders cannot be queued", plainList, "if err != nil && !errors.Is(err, redis.Nil) { // XADD", "if false { // XADD", "internal/stock/gate TestJournalRefuses"},
-	{"a journal that does not answer is read without an end", plainList, "context.WithTimeout(ctx, max(wait, 0)+callTimeout)", "context.WithCancel(ctx)", "internal/stock/gate TestHungCalls"},
+	{"a read of a journal that does not answer has no bound", plainList, "context.WithTimeout(ctx, max(wait, 0)+callTimeout)", "context.WithCancel(ctx)", "internal/stock/gate TestHungCalls"},
 	{"a consumer works on any number of orders", underWay, "room := maxUnderWay - len(u.orders)", "room := maxUnderWay", "internal/async TestFullConsumer"},
 	{"a consumer that is full does not go on", underWay, "case u.freed <- struct{}{}:\n\tdefault:", "default:", "internal/async TestFullConsumer"},
 	{"the pause after a failure stays long", consumer, "failures.note(false) //", "//", "internal/async TestPausesAfterFailures"},
