@@ -29,7 +29,7 @@ const (
 	ownership   = "internal/reconcile/generation.go"
 	takes       = "internal/reconcile/takes.go"
 	sweeping    = "internal/reconcile/loops.go"
-	recovery    = "internal/reconcile/recovery.go"
+	recovery    = "internal/reconcile/recovertakes.go"
 	drift       = "internal/reconcile/drift.go"
 	outbox      = "internal/reconcile/outbox.go"
 	audits      = "internal/reconcile/audit.go"
