@@ -272,8 +272,8 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 	})
 }
 
-// voided resolves a take of the order's ID, as an instance of another strategy may do that has lost
-// the stock since.
+// voided resolves a take with the order's ID. An instance of another strategy may do that before it
+// notices that the stock belongs to another layout.
 func voided(t *testing.T, i *instance, o order.Order) {
 	t.Helper()
 	late := stock.Deduction{OrderID: o.ID, TakeID: uuid.New(), Buyer: o.Buyer, Lines: o.Lines}
