@@ -69,7 +69,7 @@ func TestZombies(t *testing.T) {
 }
 
 // TestGuardIgnoresSignals checks that the guard outlives the signals that a supervisor may send to
-// all processes at once. The command then ends as it handles its own signal.
+// all processes at once. Then only the command decides how it ends.
 func TestGuardIgnoresSignals(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

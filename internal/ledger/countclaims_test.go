@@ -583,7 +583,7 @@ func TestRecord_BuyerLimit(t *testing.T) {
 }
 
 // TestRecord_LimitedSKUSoldOut checks that an order is refused if its SKU is sold out, although its
-// buyer may still hold a unit. It is cut in one statement, together with a new claim.
+// buyer has not reached the limit. The cut is sent together with a new claim.
 func TestRecord_LimitedSKUSoldOut(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
