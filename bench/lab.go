@@ -248,12 +248,18 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 		}
 		run.run += "m"
 	}
-	before := l.usage(ctx, v, api)
+	before, err := l.usage(ctx, v, api)
+	if err != nil {
+		return sample{}, err
+	}
 	r, err := l.generator.run(ctx, run, time.Duration(l.Seconds)*time.Second)
 	if err != nil {
 		return sample{}, err
 	}
-	after := l.usage(ctx, v, api)
+	after, err := l.usage(ctx, v, api)
+	if err != nil {
+		return sample{}, err
+	}
 	if fault := l.audit(ctx, v, in, api, warmedUp.Created+r.Created); fault != "" {
 		return sample{fault: fault}, nil
 	}
@@ -280,17 +286,19 @@ func (s service) pids() (pids []int) {
 	return pids
 }
 
-// counters returns the counters of all instances, added up. It leaves out an instance whose
-// counters it cannot read.
-func (s service) counters(ctx context.Context) map[string]float64 {
+// counters returns the counters of all instances, added up.
+func (s service) counters(ctx context.Context) (map[string]float64, error) {
 	sum := make(map[string]float64)
 	for _, api := range s {
-		counters, _ := measure.Counters(ctx, api.URL()+"/metrics")
+		counters, err := measure.Counters(ctx, api.URL()+"/metrics")
+		if err != nil {
+			return nil, err
+		}
 		for name, value := range counters {
 			sum[name] += value
 		}
 	}
-	return sum
+	return sum, nil
 }
 
 // usage is what the processes have used and counted so far.
@@ -299,12 +307,12 @@ type usage struct {
 	counters       map[string]float64
 }
 
-func (l *lab) usage(ctx context.Context, v variant, api service) usage {
-	u := usage{app: machine.CPUTime(api.pids()), redis: machine.CPUTime(l.redis.PIDs()), db: machine.CPUTime(l.server.PIDs())}
+func (l *lab) usage(ctx context.Context, v variant, api service) (u usage, err error) {
+	u = usage{app: machine.CPUTime(api.pids()), redis: machine.CPUTime(l.redis.PIDs()), db: machine.CPUTime(l.server.PIDs())}
 	if v.program == "" {
-		u.counters = api.counters(ctx)
+		u.counters, err = api.counters(ctx)
 	}
-	return u
+	return u, err
 }
 
 // evaluate computes the figures of a run from the answers to it and the usage before

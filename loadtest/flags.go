@@ -86,7 +86,7 @@ func (s settings) expires() bool { return s.Lifecycle || s.History != "" && s.Se
 func (settings) Help() string {
 	return `"go run ./loadtest pitfalls [NAME…]" runs well-known mistakes; see pitfalls --help. "go run ./loadtest history FILE" checks a history. docs/loadtest.md explains the table.
 
-Exit status: 0 no promise was broken (sound strategies did not oversell, and broken ones did or are undecided), 1 a promise was broken or the run failed, 2 usage, 130 interrupted.`
+Exit status: 0 no promise was broken (but a load may be undecided), 1 a promise was broken or the run failed, 2 usage, 130 interrupted.`
 }
 
 func parse(args []string, stdout io.Writer) (*settings, error) {

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/command"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/liar"
+	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
 const (
@@ -71,8 +72,12 @@ func smoke(ctx context.Context, t testenv.T) error {
 		return err
 	}
 	for _, flags := range []string{"--strategies none,lua,merged --stock 300", "--strategies async,lua --stock 300 --crash=false", "--lifecycle --strategies lua --stock 100 --payment-window 1s"} {
-		if err := expect(ctx, runLimit, 0, "", nil, append([]string{"go", "run", "./loadtest"}, strings.Fields(flags)...)...); err != nil {
+		code, out, err := execute(ctx, runLimit, nil, append([]string{"go", "run", "./loadtest"}, strings.Fields(flags)...)...)
+		if err != nil {
 			return err
+		}
+		if code != 0 || bytes.Contains(out, []byte(results.Undecided)) { // an undecided load has proved nothing
+			return fmt.Errorf("loadtest %s: exit code %d:\n%s", flags, code, out)
 		}
 	}
 	return nil
