@@ -87,11 +87,15 @@ func (l *lab) sampleQueued(ctx context.Context, rec *record, url string, a answe
 	rec.sampled++
 }
 
-// look reads an order from the service. A status of 0 means that there was no answer.
+// look reads an order from the service. A status of 0 means that there was no answer, or a 200 that
+// is no order.
 func (l *lab) look(ctx context.Context, url, id string) (status int, got order) {
 	a := l.client.Send(ctx, url, func(ctx context.Context, s *client.Client) (client.Order, error) {
 		o, err := s.Order(ctx, id)
 		return o.Order, err
 	})
+	if a.Status == http.StatusOK && a.Order == nil {
+		return 0, got
+	}
 	return a.Status, orderIn(a)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -32,6 +33,7 @@ func TestFollow(t *testing.T) {
 	}{
 		{"committed", []string{"queued", "queued", "pending"}, "pending", accepted, nil},
 		{"refused", []string{"queued", "refused"}, "refused", turnedDown, nil},
+		{"refused, after a page of a proxy", []string{"<html>", "refused"}, "refused", turnedDown, nil},
 		{"removed from the queue", []string{"queued", ""}, "", accepted, []results.Kind{results.Missing, results.Unread}},
 		{"committed, but not in the ledger", []string{"pending"}, "", accepted, []results.Kind{results.Missing}},
 		{"refused, but sold", []string{"refused"}, "pending", turnedDown, []results.Kind{results.OtherStatus}},
@@ -45,8 +47,12 @@ func TestFollow(t *testing.T) {
 				got := o
 				got.Status = client.OrderStatus(test.says[min(tries, len(test.says)-1)])
 				tries++
-				if got.Status == "" {
+				switch got.Status {
+				case "":
 					http.NotFound(w, r)
+					return
+				case "<html>":
+					_, _ = io.WriteString(w, "<html>")
 					return
 				}
 				_ = json.NewEncoder(w).Encode(got)

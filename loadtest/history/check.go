@@ -344,7 +344,7 @@ func (h *history) unfit(s *sale) (missing, fault string) {
 		return fmt.Sprintf("order %s was not read at the end", s.id), ""
 	}
 	last := reads[len(reads)-1]
-	after := func(c *Call) bool { return last.Begin < c.End }
+	after := func(c *Call) bool { return last.Begin <= c.End }
 	back := h.stepsBack(s)
 	switch {
 	case s.answered != nil && after(s.answered) || slices.ContainsFunc(h.acts[s.id], after):
