@@ -110,17 +110,17 @@ func (l *lab) highest(ctx context.Context, spec assembly.Spec, f *fleet) (*resul
 		return nil, err
 	}
 	answer.Probes = s.all
-	if err != nil || answer.Verdict == results.Broken {
+	if answer.Verdict == results.Broken {
 		return answer, err
 	}
-	if answer != ended {
+	if err == nil && answer != ended {
 		l.describeHighest(answer, held, missed)
 	}
 	if ctx.Err() != nil {
 		answer.Describe("; the search was interrupted", "；搜索被中断")
 		answer.Verdict = results.Undecided
 	}
-	return answer, nil
+	return answer, err
 }
 
 // describeHighest adds the outcome of a search to its result.

@@ -924,6 +924,30 @@ func TestSearch_Refused(t *testing.T) {
 	})
 }
 
+// TestSearch_Interrupted interrupts a search while it creates the SKU of the second rate.
+func TestSearch_Interrupted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		shop, created := &shop{units: 1000}, 0
+		l, f := openLoad(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut {
+				created++
+			}
+			if created == 2 {
+				cancel()
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			shop.ServeHTTP(w, r)
+		}), settings{Search: true, Probes: 1, P99: time.Minute, Duration: time.Second})
+		r, err := l.highest(ctx, mustFind(t, "lua"), f)
+		if err == nil || r.Verdict != results.Undecided || r.Rate != minRate || len(r.Probes) != 1 {
+			t.Errorf("%v, %+v", err, r)
+		}
+	})
+}
+
 // TestLateArrivals sends 1000 orders a second for 4 s, and each takes 3 s. So 2048 are under way
 // before the first answer, later ones wait for answers, and the last are dropped.
 func TestLateArrivals(t *testing.T) {
