@@ -77,6 +77,7 @@ func (l *lab) tryHistory(ctx context.Context, spec assembly.Spec, f *fleet, try 
 	end, err := h.run(ctx, spec)
 	r := l.newResult(spec, h.rec, 2*historyUnits)
 	r.Describe("a history, %d clients", "调用历史，%d 个客户端", historyClients)
+	r.History = &results.History{}
 	if err != nil {
 		return r, false, err
 	}

@@ -142,20 +142,20 @@ func TestJudgeHistory(t *testing.T) {
 		{history.Linearizable, broken, results.Broken, false},
 		{history.Undecided, broken, results.Broken, false},
 	} {
-		r := results.Result{Accepted: 1}
+		r := results.Result{Accepted: 1, History: &results.History{}}
 		conclusive := judgeHistory(&r, []history.Verdict{{SKU: "a", Decision: test.decision}}, test.terms)
 		if r.Verdict != test.verdict || conclusive != test.conclusive || (r.History.Linearizable == 1) != (test.decision == history.Linearizable) {
 			t.Errorf("%s under %+v: %s, conclusive %v, %v", test.decision, test.terms, r.Verdict, conclusive, r.Faults)
 		}
 	}
 	for _, terms := range []terms{{}, broken} {
-		r := results.Result{Accepted: 1, Findings: []results.Finding{{Kind: results.OtherReplay, Count: 1}}}
+		r := results.Result{Accepted: 1, History: &results.History{}, Findings: []results.Finding{{Kind: results.OtherReplay, Count: 1}}}
 		conclusive := judgeHistory(&r, []history.Verdict{{SKU: "a", Decision: history.Linearizable}}, terms)
 		if r.Verdict != results.Broken || !conclusive {
 			t.Errorf("with a finding: %s, conclusive %v", r.Verdict, conclusive)
 		}
 	}
-	var busy results.Result // every order was answered busy
+	busy := results.Result{History: &results.History{}} // every order was answered busy
 	judgeHistory(&busy, []history.Verdict{{SKU: "a", Decision: history.Linearizable}}, terms{})
 	if busy.Verdict != results.Broken {
 		t.Errorf("without an order: %s", busy.Verdict)

@@ -261,7 +261,6 @@ func addFaults(r, other *results.Result, prefix, chinesePrefix string) {
 func judgeHistory(r *results.Result, verdicts []history.Verdict, t terms) (conclusive bool) {
 	judgeFindings(r)
 	detected := false
-	r.History = &results.History{}
 	for _, v := range verdicts {
 		r.History.Add(v.Calls, v.Decision == history.Linearizable)
 		switch {

@@ -967,18 +967,21 @@ func TestLateArrivals(t *testing.T) {
 	})
 }
 
-// TestInterruptedLoads interrupts a rush and an open load at the first order. Neither is decided.
+// TestInterruptedLoads interrupts a rush, an open load and a history at the first order. None is
+// decided, and only the history is not judged.
 func TestInterruptedLoads(t *testing.T) {
 	t.Parallel()
-	for name, rate := range map[string]int{"rush": 0, "open load": 50} {
+	for name, s := range map[string]settings{"rush": {}, "open load": {Rate: 50}, "history": {History: "not written"}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		shop := &shop{units: 1000}
+		s.Instances, s.Stock, s.Clients, s.Limit, s.Duration = 1, 1000, 2, time.Minute, time.Minute
 		l, f := openLoad(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if shop.ServeHTTP(w, r); r.URL.Path == "/orders" {
 				cancel()
 			}
-		}), settings{Stock: 1000, Clients: 2, Limit: time.Minute, Rate: rate, Duration: time.Minute})
-		if r, err := l.loadFleet(ctx, mustFind(t, "lua"), f); err != nil || r.Verdict != results.Undecided || r.Accepted == 0 {
+		}), s)
+		r, err := l.loadFleet(ctx, mustFind(t, "lua"), f)
+		if unjudged := s.History != ""; errors.Is(err, context.Canceled) != unjudged || (r.History != nil) != unjudged || r.Verdict != results.Undecided || r.Accepted == 0 {
 			t.Errorf("%s: %v, %+v", name, err, r)
 		}
 	}

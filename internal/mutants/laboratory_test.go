@@ -184,6 +184,7 @@ var laboratory = []mutant{
 	{"targets may differ in their guard", labFleet, "case i > 0 && guard != l.Guard:", "case false:", "loadtest TestTarget_Other"},
 	{"an unknown strategy promises nothing", labFleet, "if !ok {\n\t\treturn assembly.Spec{}, false, fmt.Errorf(\"%s runs the unknown strategy %q\", url, answer.Running)\n\t}\n", "_ = ok\n", "loadtest TestTarget_Other"},
 	{"an interrupted history is judged", labHistories, "if err := ctx.Err(); err != nil { // the history", "if err := ctx.Err(); false { // the history", "loadtest TestHistories_Incomplete"},
+	{"an interrupted history has the figures of a rush", labHistories, "\tr.History = &results.History{}\n", "", "loadtest TestInterruptedLoads"},
 	{"a history that could not be written is judged", labHistories, "if err := h.history.Err(); err != nil {\n\t\treturn nil, err\n\t}\n", "", "loadtest TestHistories_Incomplete"},
 	{"the check of a history accepts what it cannot decide", labCheck, "if v.Decision != history.Linearizable {", "if v.Decision == history.NotLinearizable {", "loadtest TestCheckHistory"},
 	{"the check of a history accepts an empty one", labCheck, "case len(verdicts) == 0:", "case false:", "loadtest TestCheckHistory"},
