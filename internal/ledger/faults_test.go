@@ -1158,7 +1158,8 @@ func TestFaults_AppliedInOrder(t *testing.T) {
 }
 
 // TestFaults_RecordRefusal checks that an order is recorded as refused without its lines if the
-// database refuses these, and also without its buyer if the database refuses the order.
+// database refuses these, and also without its buyer if the database refuses the order. A refused
+// order does not expire.
 func TestFaults_RecordRefusal(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1171,7 +1172,7 @@ func TestFaults_RecordRefusal(t *testing.T) {
 		out := s.l.RecordRefusal(t.Context(), take)
 		s.faults.Disarm()
 		o, err := s.l.Order(t.Context(), take.OrderID)
-		if !out.Refused() || err != nil || o.Status != order.TurnedDown || len(o.Lines) > 0 || o.Buyer != buyer {
+		if !out.Refused() || err != nil || o.Status != order.TurnedDown || !o.ExpiresAt.IsZero() || len(o.Lines) > 0 || o.Buyer != buyer {
 			t.Errorf("%v: %s, %v: %+v, %v", fault, out.Kind(), out.Reason(), o, err)
 		}
 	}

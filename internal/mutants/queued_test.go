@@ -30,6 +30,7 @@ var queued = []mutant{
 		"s.reconciler.GiveBack(ctx, stock.Take{Deduction: d})\n\t\treturn Order{}, Unknown(fmt.Errorf(\"queueing the order: %w\", err))", "internal/protocol TestLostQueueAnswer/MariaDB"},
 	{"a queue that does not answer has no order", queueing, "if err == nil && !ok {", "if !ok {", "internal/async TestOrder/InProcess"},
 	{"the ledger is asked before the queue", service, "queued, queuedErr := s.queue.Order(ctx, id)\n\tfound, err = s.ledger.Order(ctx, id)", "found, err = s.ledger.Order(ctx, id)\n\tqueued, queuedErr := s.queue.Order(ctx, id)", "internal/order TestOrderLeavesTheQueue/it_has_left"},
+	{"a refused order expires", recording, "o.RecordedAt(now, time.Time{})", "o.RecordedAt(now, now.Add(time.Hour))", "internal/ledger TestFaults_RecordRefusal"},
 	{"a refused order has no row", consumer, "switch down := c.ledger.RecordRefusal(ctx, t); {", "switch down := order.Refused(nil); {", "internal/protocol TestQueuedOrderTakesAgain/SQLite"},
 	{"an acknowledged order ends as void", consumer, "case exists && found.Status == order.Void:", "case exists && found.Status == order.Queued:", "internal/protocol TestQueuedOrderIsVoid/SQLite"},
 	{"a queued order is not found because it is void", service, "err == nil && found.Status != Void:", "err == nil:", "internal/protocol TestQueuedOrderIsVoid/SQLite"},
