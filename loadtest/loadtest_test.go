@@ -859,17 +859,6 @@ func TestOpenLoad(t *testing.T) {
 	}
 }
 
-// TestOpenLoad_Refused loads a shop that refuses orders, although there is more stock.
-func TestOpenLoad_Refused(t *testing.T) {
-	t.Parallel()
-	server := httptest.NewServer(&shop{units: 1})
-	defer server.Close()
-	const says = "orders were refused, and there was more stock than orders"
-	if code, out, _ := runHere(t, "--target", server.URL, "--rate", "50", "--duration", "1s"); code != command.ExitFailed || !strings.Contains(out, says) {
-		t.Errorf("exit code %d, want %d and %q", code, command.ExitFailed, says)
-	}
-}
-
 // TestAudit_Fails checks that no load succeeds if its audit fails or its report cannot be written.
 func TestAudit_Fails(t *testing.T) {
 	t.Parallel()

@@ -122,7 +122,7 @@ var laboratory = []mutant{
 	{"a sound strategy may refuse orders of an open load", labJudge, "t.plenty && wrongly > 0", "t.plenty && wrongly < 0", "loadtest TestJudge"},
 	{"a sound strategy may turn down orders of an open load", labJudge, "r.Refused + r.TurnedDown; t.spec", "r.Refused; t.spec", "loadtest TestJudge"},
 	{"a history without an order proves something", labJudge, "if r.Accepted == 0 {\n\t\tr.Fault(\"no order was accepted: ", "if false {\n\t\tr.Fault(\"no order was accepted: ", "loadtest TestJudgeHistory"},
-	{"refusals of an open load are not judged", labJudge, "plenty: l.open() && !l.Faults", "plenty: false", "loadtest TestOpenLoad_Refused"},
+	{"refusals of an open load are not judged", labJudge, "plenty: l.open() && !l.Faults", "plenty: false", "loadtest TestSearch_Refused"},
 	{"a gate without a count agrees with the ledger", labJudge, "r.Gate == nil && t.gated && !t.faulty", "false", "loadtest TestJudge"},
 	{"no gate needs a count", labJudge, "gated: spec.HasGate() && l.redis != nil", "gated: false", "loadtest TestTerms"},
 	{"the report has the password of ZooKeeper", labFlags, "case at >= 0: // user", "case false: // user", "loadtest TestRedacted"},
