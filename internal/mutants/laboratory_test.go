@@ -215,6 +215,8 @@ var laboratory = []mutant{
 	{"a call that ends as the last read begins is decided", labChecker, "return last.Begin <= c.End", "return last.Begin < c.End", "loadtest/history TestCheck/cancelled_as_the_last_read_began"},
 	{"a lost order that was found may hold its units twice", labChecker, "len(tries) == 1 && len(sales) == 1 && !sales[0].maybe || slices", "slices", "loadtest/history TestCheck/unknown,_found,_and_undersold"},
 	{"a lost order may be committed after it was found", labChecker, "lost.id, lost.end = o.ID, h.shown(o.ID, o.BuyerID, \"\")", "lost.id = o.ID", "loadtest/history TestCheck/unknown,_and_found_before_others_are_sold"},
+	{"an order that an answer names may be the order of another request", labChecker, "named[c.OrderID] = true", "_ = named", "loadtest/history TestCheck/listed"},
+	{"a list of other orders has each order", labChecker, "func(o client.Order) bool { return o.ID == s.id }) {", "func(o client.Order) bool { return o.ID != s.id }) {", "loadtest/history TestCheck/listed_without_one_of_two"},
 	{"an order may have another buyer", labChecker, "last.Buyer != s.buyer || !slices", "!slices", "loadtest/history TestCheck/of_another_buyer"},
 	{"units of an expired order may return later than a read shows", labChecker, "change{s.expires(), h.shown(s.id, s.buyer, step), 1, last}", "change{s.expires(), Forever, 1, last}", "loadtest/history TestCheck/expired_in_a_read,_and_refused_afterwards"},
 	{"an audit may have another total", labModel, "return s, s == o.read", "return s, s.left == o.read.left", "loadtest/history TestCheck/an_audit_with_another_total"},
