@@ -510,6 +510,10 @@ func TestKeysOfAnotherType(t *testing.T) {
 func TestUnreadableRecords(t *testing.T) {
 	t.Parallel()
 	order, take := uuid.NewString(), uuid.NewString()
+	var others []string
+	for range 8 {
+		others = append(others, uuid.NewString())
+	}
 	for _, text := range []string{"", "x", take + " 1 3 5 b", take + " 1 3 5 b a=1 c d e", "x 1 3 5 b a=1", take + " 1 3 5 b a=x", take + " 1 3 5 b a", take + " 1 3 5 b a=1 x"} {
 		if found, err := parseRecord(order, text); !errors.Is(err, errRecord) {
 			t.Errorf("record %q: %+v, %v", text, found, err)
@@ -533,8 +537,10 @@ func TestUnreadableRecords(t *testing.T) {
 			if gate == "Segmented" {
 				sku = segmentOf("a", 0)
 			}
-			if err := s.gate.client.HSet(t.Context(), s.gate.keys(sku).flight, string(sku)+" "+order, take+" 1 1 5 b a=x").Err(); err != nil {
-				t.Fatal(err)
+			for _, id := range append([]string{order}, others...) { // so that a scan reads one before the readable record
+				if err := s.gate.client.HSet(t.Context(), s.gate.keys(sku).flight, string(sku)+" "+id, take+" 1 1 5 b a=x").Err(); err != nil {
+					t.Fatal(err)
+				}
 			}
 			again := namedOrder("", stock.Line{SKU: "a", Quantity: 1})
 			again.OrderID, again.Again = uuid.MustParse(order), true
