@@ -109,7 +109,7 @@ func TestEvaluate(t *testing.T) {
 		return map[string]float64{"holdfast_ledger_retries_total": retries, "holdfast_ledger_group_orders_sum": orders, "holdfast_ledger_group_orders_count": groups}
 	}
 	r := result{Created: 100, Elapsed: 2 * time.Second, P50: 1, P99: 2}
-	before, after := usage{app: time.Second, counters: counters(5, 10, 10)}, usage{app: time.Second + time.Millisecond, redis: 2 * time.Millisecond, counters: counters(30, 110, 35)}
+	before, after := usage{cpu{app: time.Second}, counters(5, 10, 10)}, usage{cpu{app: time.Second + time.Millisecond, redis: 2 * time.Millisecond}, counters(30, 110, 35)}
 	if s := evaluate(variant{strategy: "lua"}, r, before, after); s != (sample{perSecond: 50, app: 10, redis: 20, p50: 1, p99: 2, retries: 0.25, grouped: 4}) {
 		t.Errorf("%+v", s)
 	}

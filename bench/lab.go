@@ -303,12 +303,19 @@ func (s service) counters(ctx context.Context) (map[string]float64, error) {
 
 // usage is what the processes have used and counted so far.
 type usage struct {
-	app, redis, db time.Duration // CPU time
-	counters       map[string]float64
+	cpu
+	counters map[string]float64
+}
+
+// cpu is the CPU time of the processes so far.
+type cpu struct{ app, redis, db time.Duration }
+
+func (l *lab) cpu(api service) cpu {
+	return cpu{machine.CPUTime(api.pids()), machine.CPUTime(l.redis.PIDs()), machine.CPUTime(l.server.PIDs())}
 }
 
 func (l *lab) usage(ctx context.Context, v variant, api service) (u usage, err error) {
-	u = usage{app: machine.CPUTime(api.pids()), redis: machine.CPUTime(l.redis.PIDs()), db: machine.CPUTime(l.server.PIDs())}
+	u.cpu = l.cpu(api)
 	if v.program == "" {
 		u.counters, err = api.counters(ctx)
 	}
