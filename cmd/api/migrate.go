@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -43,11 +42,7 @@ func migrate(ctx context.Context, c config, stdout io.Writer) error {
 	state := ""
 	switch {
 	case dirty:
-		fix := db.FixDirty()
-		if errors.Is(db.CheckSchema(ctx), store.ErrSchemaNew) { // this program does not have the migration
-			fix = "use the newer program"
-		}
-		state = " (dirty: a migration to it was interrupted, or runs now; " + fix + ")"
+		state = " (dirty: a migration to it was interrupted, or runs now; " + db.FixSchema(db.CheckSchema(ctx)) + ")"
 	case c.verb == verbMigrateVersion:
 	case version == before && !wasDirty:
 		state = "; nothing was changed"

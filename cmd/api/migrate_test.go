@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -116,7 +117,7 @@ func TestMigrate_BesideInstance(t *testing.T) {
 			// Only the newer program has the migration.
 			mustRun(t, "migrate version", url, 0, fmt.Sprintf("schema version %d (dirty", latestSchema(url)+1), "; use the newer program)")
 			schemaIs(latestSchema(url), true)
-			mustRun(t, "migrate version", url, 0, fmt.Sprintf("schema version %d (dirty", latestSchema(url)), db.FixDirty())
+			mustRun(t, "migrate version", url, 0, fmt.Sprintf("schema version %d (dirty", latestSchema(url)), db.FixSchema(store.ErrSchemaDirty))
 		})
 	}
 }

@@ -113,11 +113,8 @@ func (s Stores) PrepareSchema(ctx context.Context, migrate bool) error {
 		}
 	}
 	err := s.SQL.CheckSchema(ctx)
-	switch {
-	case errors.Is(err, store.ErrSchemaOld):
-		return fmt.Errorf("%w; run api migrate up with the same --db, or serve with --migrate", err)
-	case errors.Is(err, store.ErrSchemaDirty):
-		return fmt.Errorf("%w; %s", err, s.SQL.FixDirty())
+	if errors.Is(err, store.ErrSchemaOld) || errors.Is(err, store.ErrSchemaDirty) {
+		return fmt.Errorf("%w; %s", err, s.SQL.FixSchema(err))
 	}
 	return err
 }

@@ -106,12 +106,8 @@ func (e *examination) checkSchema(ctx context.Context) (found store.Findings) {
 	switch {
 	case errors.Is(err, store.ErrSchemaOld) && e.o.Migrate:
 		found.Warn("no action is needed: serve --migrate migrates it", "%v", err)
-	case errors.Is(err, store.ErrSchemaOld):
-		found.Problem("run api migrate up with the same --db, or serve with --migrate", "%v", err)
-	case errors.Is(err, store.ErrSchemaNew):
-		found.Problem("use the newer program", "%v", err)
-	case errors.Is(err, store.ErrSchemaDirty):
-		found.Problem(sql.FixDirty(), "%v", err)
+	case errors.Is(err, store.ErrSchemaOld), errors.Is(err, store.ErrSchemaNew), errors.Is(err, store.ErrSchemaDirty):
+		found.Problem(sql.FixSchema(err), "%v", err)
 	case err != nil:
 		found.Problem("check the rights of the user", "%v", err)
 	default:

@@ -59,9 +59,15 @@ func (s *SQL) CheckSchema(ctx context.Context) error {
 	return nil
 }
 
-// FixDirty tells the operator how to repair a dirty schema. Only on MySQL does MigrateUp repair it.
-func (s *SQL) FixDirty() string {
-	if s.commitsDDL {
+// FixSchema tells the operator what to do about an error of CheckSchema. Only on MySQL does MigrateUp
+// repair a dirty schema.
+func (s *SQL) FixSchema(err error) string {
+	switch {
+	case errors.Is(err, ErrSchemaOld):
+		return "run api migrate up with the same --db, or serve with --migrate"
+	case errors.Is(err, ErrSchemaNew):
+		return "use the newer program"
+	case s.commitsDDL:
 		return "run api migrate up with the same --db to complete it"
 	}
 	return fmt.Sprintf("find the version of the tables (migrations/%s), write it into schema_migrations, and set dirty to FALSE", s.dialect)
@@ -212,7 +218,7 @@ func (s *SQL) migrationError(err error, latest uint) error {
 			ErrSchemaDirty, max(dirty.Version, 0))
 	case errors.As(err, &dirty):
 		return fmt.Errorf("%w: version %d is marked as interrupted, but this program's migrations either run as a whole or change nothing here. "+
-			"To repair it, %s", ErrSchemaDirty, max(dirty.Version, 0), s.FixDirty())
+			"To repair it, %s", ErrSchemaDirty, max(dirty.Version, 0), s.FixSchema(ErrSchemaDirty))
 	case errors.Is(err, database.ErrLocked):
 		return fmt.Errorf("another migration has not ended within %v; if its process was killed, the server completes its last statement first: %w", migrationLockWait, err)
 	case errors.Is(err, os.ErrNotExist):

@@ -135,8 +135,8 @@ func TestMigrateDown_Dirty(t *testing.T) {
 			delete(refusing, "MigrateUp")
 			says = "Run api migrate up first, which completes it, and then api migrate down"
 		}
-		if up := strings.Contains(s.FixDirty(), "migrate up"); up != (s.dialect == sqltx.MySQL) {
-			t.Errorf("the advice is: %s", s.FixDirty())
+		if up := strings.Contains(s.FixSchema(ErrSchemaDirty), "migrate up"); up != (s.dialect == sqltx.MySQL) {
+			t.Errorf("the advice is: %s", s.FixSchema(ErrSchemaDirty))
 		}
 		before := shape(t, s)
 		for _, version := range []int{3, database.NilVersion} {
