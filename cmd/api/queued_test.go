@@ -179,6 +179,50 @@ func TestQueuedRedisKilled(t *testing.T) {
 	}
 }
 
+// TestQueuedDatabaseAway queues orders while the database cannot be reached. Meanwhile Redis restarts
+// from a snapshot without the last order. When the database is back, the other orders must be
+// committed, and the units of a lost one must be for sale.
+func TestQueuedDatabaseAway(t *testing.T) {
+	t.Parallel()
+	redis := testenv.OwnRedis(t)
+	wire, dbURL := faults.NewWire(t, testenv.MariaDB(t))
+	url := serveHere(t, append([]string{"--strategy", "async"}, migrated(t, []string{"--db", dbURL, "--redis", redis.URL()})...)...).URL()
+	setStock(t, url, "q", 10)
+	order := func(status int, headers ...string) string {
+		t.Helper()
+		return decoded[placed](t, mustCall(t, status, "POST", url+"/orders", orderBody("u", "q", 1), headers...)).ID
+	}
+	waitStatus(t, url, order(202), "pending") // the gate has the count from now on
+	wire.Arm(faults.Fault{Kind: faults.Gone, Nth: 1})
+	kept := order(202)
+	key := []string{"Idempotency-Key", "k"}
+	if answer := mustCall(t, 503, "POST", url+"/orders", orderBody("u", "q", 1), key...); !bytes.Contains(answer, []byte("unavailable")) {
+		t.Errorf("an order with a key is answered %s", answer)
+	}
+	client := goredis.NewClient(&goredis.Options{Addr: redis.Addr()})
+	defer client.Close()
+	if err := client.Save(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	last := order(202)
+	redis.Restart()
+	wire.Disarm()
+	waitStatus(t, url, kept, "pending")
+	waitStatus(t, url, order(202, key...), "pending")
+	sold := int64(3)
+	testenv.Await(t, "the last order is committed or lost", func() bool {
+		status, answer, err := call(t.Context(), "GET", url+"/orders/"+last, "")
+		if err == nil && status == http.StatusOK && decoded[placed](t, answer).Status == "pending" { // the instance had read it before
+			sold++
+			return true
+		}
+		return status == http.StatusNotFound
+	})
+	if a := waitAtRest(t, url, "q"); a.Sold != sold || a.LedgerAvailable != 10-sold || a.Drift != 0 {
+		t.Errorf("%d orders are pending: %+v", sold, a)
+	}
+}
+
 // TestDrainQueued kills an instance with queued orders that it cannot commit. No other strategy may
 // start, and its error says what to do. An api drain that is stopped before it can commit them must
 // leave them queued, and the next one must commit them. Then every strategy must start, and find
