@@ -745,7 +745,8 @@ func TestRealStores(t *testing.T) {
 				guard = "on"
 			}
 			code, out, _ := runHere(t, "--strategies", test.strategies, "--instances", fmt.Sprint(instances), "--guard", guard,
-				"--stock", fmt.Sprint(stock), patient, "--redis", redis, "--db", db, "--out", folder, fmt.Sprintf("--crash=%v", test.crash))
+				"--stock", fmt.Sprint(stock), patient, "--redis", redis, "--db", db, "--out", folder, fmt.Sprintf("--crash=%v", test.crash),
+				"--faults", "--max-failures", "100%") // on a busy machine, calls of the stores may time out
 			if code != command.ExitOK || strings.Contains(out, results.Broken) || strings.Count(out, results.AsPromised) != 1+strings.Count(test.strategies, ",") || strings.Contains(out, "caught") != test.guard {
 				t.Errorf("exit code %d", code)
 			}
@@ -973,6 +974,33 @@ func TestInterruptedLoads(t *testing.T) {
 		if unjudged := s.History != ""; errors.Is(err, context.Canceled) != unjudged || (r.History != nil) != unjudged || r.Verdict != results.Undecided || r.Accepted == 0 {
 			t.Errorf("%s: %v, %+v", name, err, r)
 		}
+	}
+}
+
+// TestInterruptedBetweenLoads interrupts a run while it creates the SKU of the rush with repeated
+// keys. The rush before it has no findings, but it does not decide alone.
+func TestInterruptedBetweenLoads(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	shop, created := &shop{units: 100}, 0
+	l, _ := openLoad(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			created++
+		}
+		if created == 2 {
+			cancel()
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		shop.ServeHTTP(w, r)
+	}), settings{Stock: 100, Clients: 2, Limit: time.Minute, Out: t.TempDir()})
+	l.stdout = io.Discard
+	if err := l.run(ctx); err != nil {
+		t.Error(err)
+	}
+	run := written(t, l.Out)
+	if r := run.Strategies[0]; r.Verdict != results.Undecided || r.Accepted != 100 || len(r.Faults) > 0 || !run.CutShort {
+		t.Errorf("%+v", r)
 	}
 }
 
