@@ -32,6 +32,7 @@ type pitfallSettings struct {
 	Redis     string   `placeholder:"URL" help:"A Redis, as for the service."`
 	DB        string   `placeholder:"URL" help:"A MariaDB or MySQL database, as for the service; tables are created there and dropped."`
 	ZooKeeper string   `name:"zookeeper" placeholder:"HOST:PORT" help:"A ZooKeeper server."`
+	Language  string   `default:"en" enum:"en,zh-CN" help:"Language of the timelines that are printed: ${enum}."`
 	Out       string   `placeholder:"FOLDER" help:"Add the timelines to results.json and report.html in this folder."`
 	Names     []string `arg:"" optional:"" name:"name" help:"Only these experiments."`
 
@@ -87,7 +88,11 @@ func runPitfalls(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	if s.List {
 		for _, p := range s.chosen {
-			fmt.Fprintf(stdout, "%-22s %s\n", p.Name, p.Title)
+			title := p.Title
+			if s.chinese() {
+				title = p.TitleChinese
+			}
+			fmt.Fprintf(stdout, "%-22s %s\n", p.Name, title)
 		}
 		return nil
 	}
@@ -95,12 +100,18 @@ func runPitfalls(ctx context.Context, args []string, stdout io.Writer) error {
 	return testenv.Run(func(testenv.T) error { return s.run(ctx, args, stdout) })
 }
 
+func (s *pitfallSettings) chinese() bool { return s.Language == "zh-CN" }
+
 // maxParallelPitfalls bounds the pitfalls that run at the same time. Most of them wait
 // for leases to end.
 const maxParallelPitfalls = 4
 
 // run runs the chosen pitfalls, prints them in their order and adds them to the report.
 func (s *pitfallSettings) run(ctx context.Context, args []string, stdout io.Writer) error {
+	timelines, err := report.NewTimelines(stdout, s.chinese(), isTerminal(stdout) && os.Getenv("NO_COLOR") == "")
+	if err != nil {
+		return err
+	}
 	all := make([]results.Experiment, len(s.chosen))
 	done := make([]chan struct{}, len(s.chosen))
 	for i := range done {
@@ -120,14 +131,14 @@ func (s *pitfallSettings) run(ctx context.Context, args []string, stdout io.Writ
 	for i := range all {
 		<-done[i]
 		if ctx.Err() == nil {
-			report.WriteExperiment(stdout, all[i], isTerminal(stdout) && os.Getenv("NO_COLOR") == "")
+			timelines.Write(all[i])
 		}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	report.WriteSummary(stdout, all)
-	err := s.write(args, all)
+	timelines.Summary(all)
+	err = s.write(args, all)
 	if err == nil && slices.ContainsFunc(all, func(e results.Experiment) bool { return !e.AsExpected() }) {
 		return errUnexpected
 	}

@@ -130,8 +130,8 @@ func TestPitfallsUnexpected(t *testing.T) {
 	}
 }
 
-// TestPitfallsDocumented compares the pages and the recorded output, docs/pitfalls.txt,
-// with the table of pitfalls.
+// TestPitfallsDocumented compares the pages and the recorded output, docs/pitfalls.txt and
+// docs/pitfalls.zh-CN.txt, with the table of pitfalls.
 func TestPitfallsDocumented(t *testing.T) {
 	t.Parallel()
 	read := func(name string) string {
@@ -141,21 +141,29 @@ func TestPitfallsDocumented(t *testing.T) {
 		}
 		return "\n" + string(text)
 	}
-	output, versions := read("pitfalls.txt"), 0
-	for _, p := range pitfall.Table() {
-		wants := []string{"\n" + p.Name + ": " + p.Title + "\n"}
-		for _, v := range p.Versions {
-			wants = append(wants, "ed: "+v.Title+"\n")
-		}
-		for _, want := range wants {
-			if !strings.Contains(output, want) {
-				t.Errorf("pitfalls.txt: no %q", want)
+	for file, says := range map[string]struct {
+		damage string
+		titles func(english, chinese string) string
+	}{
+		"pitfalls.txt":       {"\n  damage: ", func(english, _ string) string { return english }},
+		"pitfalls.zh-CN.txt": {"\n  损失: ", func(_, chinese string) string { return chinese }},
+	} {
+		output, versions := read(file), 0
+		for _, p := range pitfall.Table() {
+			wants := []string{"\n" + p.Name + ": " + says.titles(p.Title, p.TitleChinese) + "\n"}
+			for _, v := range p.Versions {
+				wants = append(wants, ": "+says.titles(v.Title, v.TitleChinese)+"\n")
 			}
+			for _, want := range wants {
+				if !strings.Contains(output, want) {
+					t.Errorf("%s: no %q", file, want)
+				}
+			}
+			versions += len(p.Versions)
 		}
-		versions += len(p.Versions)
-	}
-	if n := strings.Count(output, "\n  damage: "); n != versions {
-		t.Errorf("pitfalls.txt has the damage of %d versions of %d", n, versions)
+		if n := strings.Count(output, says.damage); n != versions {
+			t.Errorf("%s has the damage of %d versions of %d", file, n, versions)
+		}
 	}
 	for _, page := range []string{"pitfalls.md", "pitfalls.zh-CN.md"} {
 		text := read(page)

@@ -208,7 +208,7 @@ var laboratory = []mutant{
 	{"a rush that failed has ended", rushRun, "r.p.State, r.p.Detail = Failed, err.Error()", "r.p.State, r.p.Detail = Ended, r.endDetail()", "internal/console/rush TestFinish"},
 	{"an experiment that does no damage succeeds", "loadtest/pitfalls.go", "return errUnexpected", "return nil", "loadtest TestPitfallsUnexpected"},
 	{"a rush without the loads that follow it decides", "loadtest/lab.go", "ctx.Err() != nil && result.Verdict == results.AsPromised", "false", "loadtest TestInterruptedBetweenLoads"},
-	{"a version that did not run did no damage", "loadtest/report/experiment.go", "v.NotRun)\n\t\t\tcontinue", "v.NotRun)", "loadtest/report TestWriteExperiment"},
+	{"a version that did not run did no damage", "loadtest/report/experiment.go", "v.NotRunChinese)))\n\t\t\tcontinue", "v.NotRunChinese)))", "loadtest/report TestTimelines"},
 	{"the table does not say that the run was interrupted", "loadtest/report/table.go", "if run.CutShort {", "if false {", "loadtest/report TestWriteTable"},
 	{"the headline hides overselling in a rush with repeated keys", "loadtest/results/results.go", " || r.Keys != nil && r.Keys.Surprise == s", "", "loadtest/report TestHeadline"},
 	{"a run of bench that failed is compared", "bench/table.go", "mine[i].fault != \"\" || theirs[i].fault != \"\"", "mine[i].fault != \"\"", "bench TestMedian"},

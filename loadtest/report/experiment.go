@@ -4,53 +4,110 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"unicode/utf8"
+	"strings"
+	"unicode"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// WriteExperiment writes the timelines of an experiment for a terminal.
-func WriteExperiment(w io.Writer, e results.Experiment, colors bool) {
-	fmt.Fprintf(w, "%s: %s\n", e.Name, e.Title)
-	for _, v := range e.Versions {
-		fmt.Fprintf(w, "\n  %s: %s\n", kind(v), v.Title)
-		if v.NotRun != "" {
-			fmt.Fprintf(w, "  not run: %s\n", v.NotRun)
-			continue
-		}
-		width := 0
-		for _, actor := range v.Actors() {
-			width = max(width, utf8.RuneCountInString(actor))
-		}
-		for _, event := range v.Events {
-			fmt.Fprintf(w, "  %6.0f ms  %-*s  %s\n", event.Millis, width, event.Actor, event.Text)
-		}
-		fmt.Fprintf(w, "  damage: %s\n", table.Paint(damage(v), v.Damage != "" && colors))
-		if v.Fault != "" {
-			fmt.Fprintf(w, "  %s\n", table.Paint("FAILED: "+v.Fault, colors))
-		}
-	}
-	fmt.Fprintln(w)
+// Timelines writes experiments for a terminal, in one language.
+type Timelines struct {
+	out     io.Writer
+	chinese bool
+	colors  bool
+	words   dictionary
 }
 
-// WriteSummary writes how many experiments ended as expected, and which did not run.
-func WriteSummary(w io.Writer, all []results.Experiment) {
-	ran, failed, notRun := tally(all)
-	fmt.Fprintf(w, "ran %d of %d versions; %d were not as expected\n", ran, ran+len(notRun), failed)
-	for _, line := range notRun {
-		fmt.Fprintf(w, "not run: %s\n", line)
+// NewTimelines returns a writer of timelines in English or, if chinese is set, in Chinese.
+func NewTimelines(w io.Writer, chinese, colors bool) (*Timelines, error) {
+	words, err := readDictionary()
+	return &Timelines{w, chinese, colors, words}, err
+}
+
+// say returns a text of the dictionary in the language of t.
+func (t *Timelines) say(key string, args ...any) string {
+	return t.pick(t.words.say(key, args...))
+}
+
+func (t *Timelines) pick(in text) string {
+	if t.chinese {
+		return in.Chinese
 	}
+	return in.English
+}
+
+// Write writes the timelines of an experiment.
+func (t *Timelines) Write(e results.Experiment) {
+	fmt.Fprintf(t.out, "%s: %s\n", e.Name, t.pick(pair(e.Title, e.TitleChinese)))
+	for _, v := range e.Versions {
+		fmt.Fprintf(t.out, "\n  %s: %s\n", t.say(kind(v)), t.title(v))
+		if v.NotRun != "" {
+			fmt.Fprintf(t.out, "  %s: %s\n", t.say("pitfalls.not-run"), t.pick(pair(v.NotRun, v.NotRunChinese)))
+			continue
+		}
+		widest := 0
+		for _, event := range v.Events {
+			widest = max(widest, width(t.actor(event)))
+		}
+		for _, event := range v.Events {
+			actor := t.actor(event)
+			padding := strings.Repeat(" ", widest-width(actor))
+			fmt.Fprintf(t.out, "  %6.0f ms  %s%s  %s\n", event.Millis, actor, padding, t.pick(pair(event.Text, event.TextChinese)))
+		}
+		fmt.Fprintf(t.out, "  %s: %s\n", t.say("pitfalls.damage"), table.Paint(t.damage(v), v.Damage != "" && t.colors))
+		if v.Fault != "" {
+			fmt.Fprintf(t.out, "  %s\n", table.Paint(t.say("pitfalls.failed")+": "+t.pick(pair(v.Fault, v.FaultChinese)), t.colors))
+		}
+	}
+	fmt.Fprintln(t.out)
+}
+
+func (t *Timelines) title(v results.Version) string { return t.pick(pair(v.Title, v.TitleChinese)) }
+
+func (t *Timelines) actor(e results.Event) string { return t.pick(pair(e.Actor, e.ActorChinese)) }
+
+func (t *Timelines) damage(v results.Version) string {
+	if v.Damage == "" {
+		return t.say("pitfalls.no-damage")
+	}
+	return t.pick(pair(v.Damage, v.DamageChinese))
+}
+
+// width returns the width of a name on a terminal, where a Chinese character takes two columns.
+func width(name string) (n int) {
+	for _, r := range name {
+		n++
+		if unicode.Is(unicode.Han, r) {
+			n++
+		}
+	}
+	return n
+}
+
+// Summary writes how many experiments ended as expected, and which did not run.
+func (t *Timelines) Summary(all []results.Experiment) {
+	ran, failed, missing := tally(all)
+	fmt.Fprintln(t.out, t.say("pitfalls.summary", ran, ran+len(missing), failed))
+	for _, v := range missing {
+		fmt.Fprintf(t.out, "%s: %s (%s) %s\n", t.say("pitfalls.not-run"), v.experiment, t.title(v.Version), t.pick(pair(v.NotRun, v.NotRunChinese)))
+	}
+}
+
+// notRun is a version that did not run.
+type notRun struct {
+	results.Version
+	experiment string
 }
 
 // tally counts the versions that ran, and those that did not end as expected. It lists those that
 // did not run.
-func tally(all []results.Experiment) (ran, failed int, notRun []string) {
+func tally(all []results.Experiment) (ran, failed int, missing []notRun) {
 	for _, e := range all {
 		for _, v := range e.Versions {
 			switch {
 			case v.NotRun != "":
-				notRun = append(notRun, fmt.Sprintf("%s (%s) %s", e.Name, v.Title, v.NotRun))
+				missing = append(missing, notRun{v, e.Name})
 				continue
 			case v.Fault != "":
 				failed++
@@ -58,21 +115,15 @@ func tally(all []results.Experiment) (ran, failed int, notRun []string) {
 			ran++
 		}
 	}
-	return ran, failed, notRun
+	return ran, failed, missing
 }
 
+// kind is the key of what a version is.
 func kind(v results.Version) string {
 	if v.Flawed {
-		return "flawed"
+		return "pitfalls.flawed"
 	}
-	return "fixed"
-}
-
-func damage(v results.Version) string {
-	if v.Damage == "" {
-		return "none"
-	}
-	return v.Damage
+	return "pitfalls.fixed"
 }
 
 // event is a row of a drawn timeline: time runs downwards, and each actor has a lane.

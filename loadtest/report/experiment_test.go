@@ -20,19 +20,55 @@ func experiment() results.Experiment {
 	}}
 }
 
-func TestWriteExperiment(t *testing.T) {
-	t.Parallel()
+// printed returns an experiment and the summary as the command prints them.
+func printed(t *testing.T, e results.Experiment, chinese bool) string {
+	t.Helper()
 	var out strings.Builder
-	WriteExperiment(&out, experiment(), false)
-	WriteSummary(&out, []results.Experiment{experiment()})
+	timelines, err := NewTimelines(&out, chinese, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	timelines.Write(e)
+	timelines.Summary([]results.Experiment{e})
+	return out.String()
+}
+
+func TestTimelines(t *testing.T) {
+	t.Parallel()
+	out := printed(t, experiment(), false)
 	for _, has := range []string{
 		"no-lock: No lock\n\n  flawed: GET, SET\n       0 ms  A   GET stock → 1\n       2 ms  B<  reads",
-		"  damage: 1 unit oversold\n\n  fixed: a script\n  damage: 2 units oversold\n  FAILED: it should do no damage\n",
+		"  damage: 1 unit oversold\n\n  fixed: a script\n  damage: 2 units oversold\n  failed: it should do no damage\n",
 		"\n  fixed: etcd\n  not run: needs etcd\n\nran 2 of 3 versions; 1 were not as expected\nnot run: no-lock (etcd) needs etcd\n",
 	} {
-		if !strings.Contains(out.String(), has) {
-			t.Errorf("no %q in\n%s", has, &out)
+		if !strings.Contains(out, has) {
+			t.Errorf("no %q in\n%s", has, out)
 		}
+	}
+}
+
+func TestTimelines_Chinese(t *testing.T) {
+	t.Parallel()
+	const want = `no-lock: 不加锁
+
+  错误: 先读后写
+       0 ms  店铺  读取库存：1
+       2 ms  A     GET stock → 1
+  损失: 超卖 1 件
+
+  改法: etcd
+  未运行: 需要 etcd
+
+运行了 2 个版本中的 1 个，0 个不符合预期
+未运行: no-lock (etcd) 需要 etcd
+`
+	if got := printed(t, results.Experiment{Name: "no-lock", Title: "No lock", TitleChinese: "不加锁", Versions: []results.Version{
+		{Title: "GET, SET", TitleChinese: "先读后写", Flawed: true, Damage: "1 unit oversold", DamageChinese: "超卖 1 件", Events: []results.Event{
+			{Actor: "shop", ActorChinese: "店铺", Text: "reads the stock: 1", TextChinese: "读取库存：1"}, {Millis: 1.6, Actor: "A", Text: "GET stock → 1"},
+		}},
+		{Title: "etcd", NotRun: "needs etcd", NotRunChinese: "需要 etcd"},
+	}}, true); got != want {
+		t.Errorf("%s", got)
 	}
 }
 
