@@ -155,6 +155,8 @@ var variants = []variant{
 	{name: "slots", strategy: "slots"},
 	{name: "queue", strategy: "queue"},
 	{name: "segment", strategy: "segment"},
+	{name: "lock", strategy: "lock"},
+	{name: "segment-lock", strategy: "segment-lock"},
 	{name: "conditional", strategy: "conditional"},
 	{name: "optimistic", strategy: "optimistic"},
 	{name: "for-update", strategy: "for-update"},
