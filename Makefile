@@ -160,8 +160,8 @@ races: servers ## Race payments, cancellations and expiry RACES (10000) times on
 	CGO_ENABLED=1 $(GOTESTSUM) -- $(RACE) -timeout 2h -run '^TestRaces$$' ./internal/protocol -lifecycle.races=$(RACES)
 
 .PHONY: histories
-histories: servers ## Check HISTORIES (200) histories of all sound strategies, with faults, for linearizability: TestHistories
-	CGO_ENABLED=1 $(GOTESTSUM) -- $(RACE) -timeout 2h -run '^TestHistories$$' ./loadtest -histories=$(HISTORIES) -histories.seed=$(HISTORY)
+histories: servers ## Check HISTORIES (200) histories of all sound strategies, with faults, and of the broken ones
+	CGO_ENABLED=1 $(GOTESTSUM) -- $(RACE) -timeout 2h -run '^TestHistories(_Broken)?$$' ./loadtest -histories=$(HISTORIES) -histories.seed=$(HISTORY)
 
 .PHONY: benchmarks
 benchmarks: servers ## Run every Go benchmark once, to see that it works
