@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	histories   = flag.Uint64("histories", 0, "the number of seeds of TestHistories, half of them on each database; 0: a few")
+	histories   = flag.Uint64("histories", 0, "the number of seeds of TestHistories; scenarioOf says what each runs; 0: a few")
 	historySeed = flag.Uint64("histories.seed", 1, "the first seed of TestHistories")
 )
 
@@ -43,29 +43,69 @@ func TestHistories(t *testing.T) {
 	case testenv.Thorough():
 		seeds = uint64(len(soundStrategies()))
 	default:
-		first, seeds = seedOf("slots"), uint64(len(databases))
+		first, seeds = seedOf("slots"), 2 // the other is unit-rows
 	}
 	for i, d := range databases {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			dbURL := d.URL(t)
 			server := testenv.OwnRedis(t)
-			for n := uint64(i); n < seeds; n += uint64(len(databases)) {
-				checkSeed(t, first+n, server, dbURL)
+			for seed := first; seed < first+seeds; seed++ {
+				if s := scenarioOf(seed); s.database == i {
+					s.check(t, seed, server, dbURL)
+				}
 			}
 		})
 	}
 }
 
-// checkSeed runs and checks the history of a seed.
-func checkSeed(t *testing.T, seed uint64, server *testenv.RedisServer, dbURL string) {
-	t.Helper()
+// scenario is what a seed of TestHistories selects.
+type scenario struct {
+	spec     assembly.Spec
+	database int  // an index of testenv.NetworkDatabases
+	expires  bool // orders have a short payment window
+}
+
+// scenarioOf returns the scenario of a seed. Consecutive seeds have one strategy after the other.
+// In four rounds of these, each strategy runs on both databases, with and without a payment window.
+func scenarioOf(seed uint64) scenario {
 	sound := soundStrategies()
-	spec := sound[seed%uint64(len(sound))]
+	strategy, round := seed%uint64(len(sound)), seed/uint64(len(sound))
+	return scenario{spec: sound[strategy], database: int((strategy + round) % 2), expires: (strategy+round/2)%2 == 1}
+}
+
+// TestScenarioOf checks that seeds enough for four rounds select every combination of a sound
+// strategy, a database and a payment window once, whatever the first seed is.
+func TestScenarioOf(t *testing.T) {
+	t.Parallel()
+	type combination struct {
+		strategy, database string
+		expires            bool
+	}
+	databases := testenv.NetworkDatabases()
+	rounds := 4 * uint64(len(soundStrategies()))
+	for first := range rounds {
+		seen := make(map[combination]bool)
+		for seed := first; seed < first+rounds; seed++ {
+			s := scenarioOf(seed)
+			seen[combination{s.spec.Name, databases[s.database].Name, s.expires}] = true
+		}
+		if len(seen) != int(rounds) {
+			t.Errorf("seeds %d to %d: %d combinations, want %d", first, first+rounds-1, len(seen), rounds)
+		}
+	}
+}
+
+// check runs and checks the history of a seed.
+func (s scenario) check(t *testing.T, seed uint64, server *testenv.RedisServer, dbURL string) {
+	t.Helper()
+	spec := s.spec
 	file := filepath.Join(t.TempDir(), "history.jsonl")
-	args := []string{"--history", file, "--strategies", spec.Name, "--seed", fmt.Sprint(seed), "--redis", server.URL(), "--db", dbURL}
-	if seed%2 == 1 {
-		args = append(args, "--payment-window", "1s")
+	args := []string{"--history", file, "--strategies", spec.Name, "--redis", server.URL(), "--db", dbURL}
+	if s.expires { // with an odd --seed, orders expire
+		args = append(args, "--seed", fmt.Sprint(2*seed+1), "--payment-window", "1s")
+	} else {
+		args = append(args, "--seed", fmt.Sprint(2*seed))
 	}
 	wire := testenv.NewWire(t, dbURL)
 	code, _, _ := runWith(t, func(s *settings) {
@@ -97,7 +137,7 @@ func soundStrategies() (all []assembly.Spec) {
 	return all
 }
 
-// seedOf returns a seed of a history of the strategy.
+// seedOf returns the first seed of a history of the strategy.
 func seedOf(strategy string) uint64 {
 	return uint64(slices.IndexFunc(soundStrategies(), func(spec assembly.Spec) bool { return spec.Name == strategy }))
 }
