@@ -40,11 +40,15 @@ func TestEvaluate(t *testing.T) {
 	if s.longest != 2*time.Second+40 {
 		t.Errorf("longest wait %v", s.longest)
 	}
+	// b: 1 s, a: 20, a: 10, other: 2 s + 40. The grants before and after the window do not count.
+	if s.wait50 != 20 || s.wait99 != 2*time.Second+40 {
+		t.Errorf("waits: p50 %v, p99 %v", s.wait50, s.wait99)
+	}
 	// b after a: 10, a after b: 10, a after a: 10, other after a: 40
 	if s.p50 != 10 || s.p99 != 40 {
 		t.Errorf("p50 %v, p99 %v", s.p50, s.p99)
 	}
-	if s := evaluate(nil, w, 2); s.grants != 0 || s.fewest != 0 || s.longest != 0 || s.p99 != 0 {
+	if s := evaluate(nil, w, 2); s.grants != 0 || s.fewest != 0 || s.longest != 0 || s.wait99 != 0 || s.p99 != 0 {
 		t.Errorf("without records: %+v", s)
 	}
 }
@@ -86,8 +90,8 @@ func TestOverlap(t *testing.T) {
 }
 
 func TestMedian(t *testing.T) {
-	m := median([]sample{{grants: 3, longest: 1, failed: 1}, {grants: 1, longest: 3}, {grants: 2, longest: 2, failed: 1}})
-	if m.grants != 2 || m.longest != 2 || m.failed != 2 {
+	m := median([]sample{{grants: 3, wait50: 5, wait99: 1, longest: 1, failed: 1}, {grants: 1, wait50: 4, wait99: 3, longest: 3}, {grants: 2, wait50: 6, wait99: 2, longest: 2, failed: 1}})
+	if m.grants != 2 || m.wait50 != 5 || m.wait99 != 2 || m.longest != 2 || m.failed != 2 {
 		t.Errorf("%+v", m)
 	}
 	if m := median([]sample{{grants: 3}, {fault: "two holders"}}); m.fault == "" {
@@ -130,6 +134,32 @@ func TestCounters(t *testing.T) {
 	s.perGrant(counters{10, math.NaN()}, counters{20, math.NaN()}, []record{{granted: 1}, {granted: 2}, {}})
 	if s.requests != 5 || !math.IsNaN(s.commands) {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestWriteTable checks that each time is below its title.
+func TestWriteTable(t *testing.T) {
+	c := cell{arrangements[0], contestant{backend: "local", name: ours}}
+	m := sample{wait50: time.Millisecond, wait99: 2 * time.Millisecond, longest: 3 * time.Millisecond, p50: 4 * time.Millisecond, p99: 5 * time.Millisecond}
+	var out strings.Builder
+	writeTable(&out, []cell{c}, map[string]sample{c.key(): m})
+	var rows [][]string
+	for line := range strings.Lines(out.String()) {
+		if strings.HasPrefix(line, "|") {
+			var cells []string
+			for text := range strings.SplitSeq(line, "|") {
+				cells = append(cells, strings.TrimSpace(text))
+			}
+			rows = append(rows, cells)
+		}
+	}
+	if len(rows) != 3 || len(rows[0]) != len(rows[2]) {
+		t.Fatalf("%s", &out)
+	}
+	want := []string{"request to grant ms: p50", "p99", "longest wait ms", "unlock to grant ms: p50", "p99"}
+	at := slices.Index(rows[0], want[0])
+	if at < 0 || !slices.Equal(rows[0][at:at+5], want) || !slices.Equal(rows[2][at:at+5], []string{"1.000", "2.000", "3.0", "4.000", "5.000"}) {
+		t.Errorf("%s", &out)
 	}
 }
 

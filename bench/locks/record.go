@@ -27,9 +27,9 @@ func (w window) has(at int64) bool { return w.from <= at && at < w.until }
 
 // sample is one measured run, or the median of several.
 type sample struct {
-	grants, handOffs, between float64 // per second; between: hand-offs to another process
-	fewest, most              float64 // grants of one contender
-	longest                   time.Duration
+	grants, handOffs, between float64       // per second; between: hand-offs to another process
+	fewest, most              float64       // grants of one contender
+	wait50, wait99, longest   time.Duration // from the request to its grant: p50, p99 and the longest wait
 	p50, p99                  time.Duration // from the call of Unlock to the next grant
 	requests, commands        float64       // to the servers per grant; NaN: unknown
 	ratio                     float64       // in a median: our rate divided by this contestant's, within a round
@@ -64,7 +64,7 @@ func evaluate(records []record, w window, contenders int) (s sample) {
 		handOffs, between int
 		perHolder         = make(map[holder]int)
 		counted           int
-		latencies         []time.Duration
+		waits, latencies  []time.Duration
 	)
 	for i, g := range grants {
 		if !w.has(g.granted) {
@@ -72,6 +72,7 @@ func evaluate(records []record, w window, contenders int) (s sample) {
 		}
 		counted++
 		perHolder[g.holder]++
+		waits = append(waits, time.Duration(g.granted-g.asked))
 		if i == 0 {
 			continue
 		}
@@ -86,6 +87,8 @@ func evaluate(records []record, w window, contenders int) (s sample) {
 	}
 	s.grants, s.handOffs, s.between = float64(counted)/seconds, float64(handOffs)/seconds, float64(between)/seconds
 	s.fewest, s.most = spread(perHolder, contenders)
+	slices.Sort(waits)
+	s.wait50, s.wait99 = measure.Quantile(waits, 0.50), measure.Quantile(waits, 0.99)
 	slices.Sort(latencies)
 	s.p50, s.p99 = measure.Quantile(latencies, 0.50), measure.Quantile(latencies, 0.99)
 	return s
@@ -177,6 +180,8 @@ func median(samples []sample) (m sample) {
 	m.requests = measure.Median(samples, func(s sample) float64 { return s.requests })
 	m.commands = measure.Median(samples, func(s sample) float64 { return s.commands })
 	m.longest = measure.Median(samples, func(s sample) time.Duration { return s.longest })
+	m.wait50 = measure.Median(samples, func(s sample) time.Duration { return s.wait50 })
+	m.wait99 = measure.Median(samples, func(s sample) time.Duration { return s.wait99 })
 	m.p50 = measure.Median(samples, func(s sample) time.Duration { return s.p50 })
 	m.p99 = measure.Median(samples, func(s sample) time.Duration { return s.p99 })
 	return m

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
@@ -88,7 +89,7 @@ func writeTable(w io.Writer, cells []cell, medians map[string]sample) {
 	a, backend := cells[0].arrangement, cells[0].contestant.backend
 	fmt.Fprintf(w, "### %s, %s (processes: %d, goroutines of each: %d)\n\n", backend, a.name, a.processes, a.goroutines)
 	rows := table.New("", "grants/s", "hand-offs/s", "ours ÷ this", "between processes/s", "fewest to most grants of a contender",
-		"longest wait ms", "unlock to grant ms: p50", "p99", "requests per grant", "commands per grant", "failed attempts")
+		"request to grant ms: p50", "p99", "longest wait ms", "unlock to grant ms: p50", "p99", "requests per grant", "commands per grant", "failed attempts")
 	for _, c := range cells {
 		m := medians[c.key()]
 		if m.fault != "" {
@@ -96,9 +97,10 @@ func writeTable(w io.Writer, cells []cell, medians map[string]sample) {
 			continue
 		}
 		format := func(format string, figure float64) string { return fmt.Sprintf(format, figure) }
+		millis := func(d time.Duration) string { return format("%.3f", measure.Millis(d)) }
 		rows.Add(c.contestant.name, format("%.0f", m.grants), format("%.0f", m.handOffs), format("%.2f", m.ratio), format("%.0f", m.between),
-			fmt.Sprintf("%.0f to %.0f", m.fewest, m.most), format("%.1f", measure.Millis(m.longest)), format("%.3f", measure.Millis(m.p50)),
-			format("%.3f", measure.Millis(m.p99)), table.Figure("%.1f", m.requests), table.Figure("%.1f", m.commands), m.failed)
+			fmt.Sprintf("%.0f to %.0f", m.fewest, m.most), millis(m.wait50), millis(m.wait99), format("%.1f", measure.Millis(m.longest)),
+			millis(m.p50), millis(m.p99), table.Figure("%.1f", m.requests), table.Figure("%.1f", m.commands), m.failed)
 	}
 	rows.WriteMarkdown(w)
 	fmt.Fprintln(w)
