@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/redis/go-redis/v9"
 
@@ -17,8 +18,8 @@ func newRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newBuildInfo(readBuild()))
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registerBuildInfo(registry, readBuild())
 	return registry
 }
 
@@ -59,24 +60,24 @@ func readBuild() build {
 	return b
 }
 
-func newBuildInfo(b build) prometheus.Collector {
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
+// registerBuildInfo adds the metric that says what the instance runs.
+func registerBuildInfo(registry *prometheus.Registry, b build) {
+	promauto.With(registry).NewGauge(prometheus.GaugeOpts{
 		Name: "holdfast_build_info", Help: "1. The labels say what the instance runs.",
 		ConstLabels: prometheus.Labels{"version": b.version, "commit": b.commit, "go_version": b.goVersion},
-	})
-	info.Set(1)
-	return info
+	}).Set(1)
 }
 
 // registerRedisPool adds the statistics of the connections to Redis, as read returns them.
 func registerRedisPool(registry *prometheus.Registry, read func() *redis.PoolStats) {
+	auto := promauto.With(registry)
 	counter := func(name, help string, of func(s *redis.PoolStats) float64) {
 		opts := prometheus.CounterOpts{Name: "holdfast_redis_pool_" + name, Help: help}
-		registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return of(read()) }))
+		auto.NewCounterFunc(opts, func() float64 { return of(read()) })
 	}
 	gauge := func(name, help string, of func(s *redis.PoolStats) float64) {
 		opts := prometheus.GaugeOpts{Name: "holdfast_redis_pool_" + name, Help: help}
-		registry.MustRegister(prometheus.NewGaugeFunc(opts, func() float64 { return of(read()) }))
+		auto.NewGaugeFunc(opts, func() float64 { return of(read()) })
 	}
 	counter("hits_total", "Times that a free connection to Redis was found.", func(s *redis.PoolStats) float64 { return float64(s.Hits) })
 	counter("misses_total", "Times that no free connection to Redis was found.", func(s *redis.PoolStats) float64 { return float64(s.Misses) })
