@@ -182,7 +182,8 @@ func (r *stockReader) recount(ctx context.Context, rows []ledger.StockRow) {
 		return
 	}
 	for _, c := range counts {
-		r.recounts[c.SKU] = recount{missing: c.Held + c.Available - c.Total, available: c.Available, at: start}
+		missing := stock.Compare(c.Units(), nil, c.Units()).Ledger
+		r.recounts[c.SKU] = recount{missing: missing, available: c.Available, at: start}
 	}
 }
 
