@@ -46,11 +46,11 @@ func (q *Queue) Take(ctx context.Context, d stock.Deduction) (stock.Take, error)
 // may have been answered with the queued order, so the queued order ends as refused.
 func (q *Queue) Accept(ctx context.Context, t stock.Take, keyed bool) (order.Order, order.Outcome) {
 	if !keyed {
-		return q.orderOf(t), order.Committed()
+		return order.New(t, order.Queued, q.strategy), order.Committed()
 	}
 	switch found, err := q.ledger.Order(ctx, t.OrderID); {
 	case errors.Is(err, order.ErrUnknownOrder), err == nil && ended(found, t): // a consumer has finished the order already
-		return q.orderOf(t), order.Committed()
+		return order.New(t, order.Queued, q.strategy), order.Committed()
 	case err != nil:
 		return order.Order{}, order.Unknown(err)
 	case found.Status == order.Void && !q.ledger.RecordRefusal(ctx, t).Refused(): // a consumer ends the order
@@ -83,16 +83,8 @@ func (q *Queue) Order(ctx context.Context, id uuid.UUID) (*order.Order, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := q.orderOf(t)
+	o := order.New(t, order.Queued, q.strategy)
 	return &o, nil
-}
-
-// orderOf returns the order of a take that is in the journal.
-func (q *Queue) orderOf(t stock.Take) order.Order {
-	return order.Order{
-		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: order.Queued, Lines: t.Lines,
-		Strategy: q.strategy, CreatedAt: t.QueuedAt,
-	}
 }
 
 // Journal is what queueing and committing need of a journal. See gate.Journal.

@@ -20,14 +20,6 @@ import (
 // the gate like an order, but is not one: it is never shown and has no lines.
 const shrink order.Status = "shrink"
 
-// newOrder returns the order of a take. The caller must set its times with RecordedAt.
-func (l *Ledger) newOrder(t stock.Take, status order.Status) order.Order {
-	return order.Order{
-		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: status, Lines: t.Lines,
-		Strategy: l.strategy, CreatedAt: t.QueuedAt, QueuedUntil: t.QueuedAt,
-	}
-}
-
 // readOrders reads the orders with these IDs, by ID. It leaves out absent ones.
 func readOrders(ctx context.Context, db *sqltx.DB, ids []uuid.UUID) (map[uuid.UUID]*order.Order, error) {
 	keys := make([]any, len(ids))

@@ -89,7 +89,7 @@ func (l *Ledger) Record(ctx context.Context, t stock.Take) (o order.Order, out o
 			span.End()
 		}
 	}()
-	r := &recording{order: l.newOrder(t, order.Pending), take: t, done: make(chan struct{}), span: span}
+	r := &recording{order: order.New(t, order.Pending, l.strategy), take: t, done: make(chan struct{}), span: span}
 	l.submit(r)
 	select {
 	case <-r.done:

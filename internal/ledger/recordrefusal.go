@@ -27,7 +27,7 @@ func (l *Ledger) RecordRefusal(ctx context.Context, t stock.Take) order.Outcome 
 	if err != nil {
 		return order.Unknown(err)
 	}
-	o := l.newOrder(t, order.TurnedDown)
+	o := order.New(t, order.TurnedDown, l.strategy)
 	o.RecordedAt(now, time.Time{}) // it does not expire
 	for try := 1; ; try++ {
 		err := l.replaceVoid(ctx, o)

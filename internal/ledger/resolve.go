@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -25,10 +26,9 @@ var errVoided = errors.New("the order was not committed and never will be")
 // does not and never will. After an unknown outcome, the void order may exist or not, because the
 // database did not answer.
 func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
-	err := insertOrder(ctx, l.db, &order.Order{
-		ID: d.OrderID, TakeID: d.TakeID, Buyer: d.Buyer, Status: order.Void,
-		Strategy: l.strategy, CreatedAt: Now(),
-	})
+	void := order.New(stock.Take{Deduction: d}, order.Void, l.strategy)
+	void.RecordedAt(Now(), time.Time{})
+	err := insertOrder(ctx, l.db, &void)
 	if err == nil {
 		return order.Refused(errVoided)
 	}

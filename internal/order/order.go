@@ -73,6 +73,22 @@ type Request struct {
 	Lines []stock.Line
 }
 
+// New returns the order of a take under a strategy. The caller must set its times with RecordedAt,
+// unless its status is Queued. A void order has no lines.
+func New(t stock.Take, status Status, strategy string) Order {
+	o := Order{
+		ID: t.OrderID, TakeID: t.TakeID, Buyer: t.Buyer, Status: status, Lines: t.Lines,
+		Strategy: strategy, CreatedAt: t.QueuedAt,
+	}
+	if status != Queued {
+		o.QueuedUntil = t.QueuedAt
+	}
+	if status == Void {
+		o.Lines = nil
+	}
+	return o
+}
+
 // SKUs returns the SKUs of the order's lines.
 func (o *Order) SKUs() []stock.SKU {
 	skus := make([]stock.SKU, len(o.Lines))
