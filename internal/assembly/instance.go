@@ -75,7 +75,7 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s Strategy, o Options) *Instance {
 	var orders *order.Service // set below, before Run expires the first order
 	r := reconcile.New(counter, l, reconcile.Options{
 		Layout: s.Layout, Queues: s.Journal != nil, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
-		Returned: func(skus ...stock.SKU) { orders.StockChanged(skus...) },
+		OnReturn: func(skus ...stock.SKU) { orders.StockChanged(skus...) },
 	})
 	placing := order.Options{Late: cmp.Or(o.LatePayments, order.Revive), SoldOutMemory: o.SoldOutMemory, Tracer: o.Tracer}
 	if s.Journal != nil {

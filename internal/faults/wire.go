@@ -81,7 +81,7 @@ func (w *Wire) Hold(only string) *Hold {
 // Cut closes the connection of the client. The statement must have arrived.
 func (h *Hold) Cut() { h.client.Close() }
 
-// Deliver sends the statement to the server, as the last one of its session.
+// Deliver sends the statement to the server, as the last one of its connection.
 func (h *Hold) Deliver() { h.send <- true }
 
 // Drop closes the connection to the server without the statement.
@@ -105,23 +105,23 @@ func (w *Wire) forward(client, server net.Conn) {
 	if w.isGone() {
 		return
 	}
-	s := &session{
+	c := &connection{
 		wire: w, protocol: w.newProtocol(), client: client, server: server,
 		requests: bufio.NewReader(client), ended: make(chan struct{}),
 	}
-	go s.forwardAnswers()
+	go c.forwardAnswers()
 	defer func() {
 		server.Close()
-		<-s.ended
+		<-c.ended
 	}()
-	late := s.forwardRequests()
+	late := c.forwardRequests()
 	ran := make(chan struct{})
 	if late == nil {
 		close(ran)
 	} else {
 		w.later(func() {
 			defer close(ran)
-			s.sendLast(late)
+			c.sendLast(late)
 		})
 	}
 	// Close the client only now: a client that sees the end may call Disarm, which waits for the
@@ -131,8 +131,8 @@ func (w *Wire) forward(client, server net.Conn) {
 	<-ran
 }
 
-// session is one client's connection to the server.
-type session struct {
+// connection is one client's connection to the server, through the wire.
+type connection struct {
 	wire           *Wire
 	protocol       protocol
 	client, server net.Conn
@@ -141,13 +141,13 @@ type session struct {
 	ended          chan struct{} // closed when the server has closed the connection
 }
 
-func (s *session) forwardAnswers() {
-	defer close(s.ended)
+func (c *connection) forwardAnswers() {
+	defer close(c.ended)
 	buffer := make([]byte, 32<<10)
 	for {
-		n, err := s.server.Read(buffer)
-		if n > 0 && !s.unanswered.Load() {
-			if _, err := s.client.Write(buffer[:n]); err != nil {
+		n, err := c.server.Read(buffer)
+		if n > 0 && !c.unanswered.Load() {
+			if _, err := c.client.Write(buffer[:n]); err != nil {
 				break
 			}
 		}
@@ -155,26 +155,26 @@ func (s *session) forwardAnswers() {
 			break
 		}
 	}
-	if !s.unanswered.Load() {
-		s.client.Close()
+	if !c.unanswered.Load() {
+		c.client.Close()
 	}
 }
 
 // forwardRequests forwards the client's requests until the connection ends or a
 // fault breaks it. It returns the statement that must still run late, or nil.
-func (s *session) forwardRequests() (late []byte) {
+func (c *connection) forwardRequests() (late []byte) {
 	for {
-		r, err := s.protocol.next(s.requests)
+		r, err := c.protocol.next(c.requests)
 		if err != nil {
 			return nil
 		}
-		if h := s.wire.held(r); h != nil {
-			s.hold(h, r)
+		if h := c.wire.held(r); h != nil {
+			c.hold(h, r)
 			return nil
 		}
 		kind := None
 		if r.statement {
-			kind = s.wire.Next(r.text)
+			kind = c.wire.Next(r.text)
 		}
 		send := r.bytes
 		switch kind {
@@ -182,59 +182,59 @@ func (s *session) forwardRequests() (late []byte) {
 		case Refused:
 			return nil
 		case Lost:
-			s.unanswered.Store(true)
-			s.sendLast(r.bytes)
+			c.unanswered.Store(true)
+			c.sendLast(r.bytes)
 			return nil
 		case Late:
-			s.unanswered.Store(true)
+			c.unanswered.Store(true)
 			return r.bytes
 		case Hung, HungDone:
-			s.hang(r.bytes, kind == HungDone)
+			c.hang(r.bytes, kind == HungDone)
 			return nil
 		default:
-			if instead := s.protocol.errorRequest(kind, r); instead != nil {
+			if instead := c.protocol.errorRequest(kind, r); instead != nil {
 				send = instead
 			}
 		}
-		if _, err := s.server.Write(send); err != nil {
+		if _, err := c.server.Write(send); err != nil {
 			return nil
 		}
 	}
 }
 
-// sendLast sends the statement as the last one of the session and waits until the
-// server has run it and closed the connection.
-func (s *session) sendLast(statement []byte) {
-	if _, err := s.server.Write(slices.Concat(statement, s.protocol.quit())); err == nil {
-		<-s.ended
+// sendLast sends the statement as the last one of the connection and waits until the server has
+// run it and closed the connection.
+func (c *connection) sendLast(statement []byte) {
+	if _, err := c.server.Write(slices.Concat(statement, c.protocol.quit())); err == nil {
+		<-c.ended
 	}
 }
 
 // hold holds the statement back until the test decides, or the connection to the server ends.
-func (s *session) hold(h *Hold, r request) {
-	s.unanswered.Store(true)
-	h.Text, h.client = r.text, s.client
+func (c *connection) hold(h *Hold, r request) {
+	c.unanswered.Store(true)
+	h.Text, h.client = r.text, c.client
 	close(h.Arrived)
 	select {
 	case send := <-h.send:
 		if send {
-			s.sendLast(r.bytes)
+			c.sendLast(r.bytes)
 			close(h.Done)
 		}
-	case <-s.ended:
+	case <-c.ended:
 	}
 }
 
 // hang answers nothing until the client closes the connection. It sends the
 // statement to the server only if run is set.
-func (s *session) hang(statement []byte, run bool) {
-	s.unanswered.Store(true)
+func (c *connection) hang(statement []byte, run bool) {
+	c.unanswered.Store(true)
 	if run {
-		if _, err := s.server.Write(statement); err != nil {
+		if _, err := c.server.Write(statement); err != nil {
 			return
 		}
 	}
-	_, _ = io.Copy(io.Discard, s.requests)
+	_, _ = io.Copy(io.Discard, c.requests)
 }
 
 // mysqlProtocol is the protocol of MySQL and MariaDB.

@@ -113,8 +113,8 @@ func (r *Reconciler) Attach(ctx context.Context) error {
 // epoch. Takes from before the repair cannot commit.
 func (r *Reconciler) AuditAll(ctx context.Context, o AuditOptions) (s AuditSummary, err error) {
 	var (
-		after    stock.SKU
-		suspects []reading
+		after       stock.SKU
+		unconfirmed []reading
 	)
 	for last := false; !last; {
 		rows, err := r.ledger.Rows(ctx, after, auditPage)
@@ -130,25 +130,25 @@ func (r *Reconciler) AuditAll(ctx context.Context, o AuditOptions) (s AuditSumma
 				s.NotAdopted++
 			}
 		}
-		suspects = append(suspects, differing(readings)...)
+		unconfirmed = append(unconfirmed, differing(readings)...)
 		s.Compared += len(rows)
 		if last = len(rows) < auditPage; !last {
 			after = rows[len(rows)-1].SKU
 		}
-		if last || len(suspects) >= auditPage {
-			if err := r.examine(ctx, suspects, o, &s); err != nil {
+		if last || len(unconfirmed) >= auditPage {
+			if err := r.examine(ctx, unconfirmed, o, &s); err != nil {
 				return s, err
 			}
-			suspects = nil
+			unconfirmed = nil
 		}
 		o.Progress(s.Compared)
 	}
 	return s, nil
 }
 
-// examine confirms the suspects, repairs them if o requires it, and reports those that differ.
-func (r *Reconciler) examine(ctx context.Context, suspects []reading, o AuditOptions, s *AuditSummary) error {
-	found, err := r.confirm(ctx, suspects)
+// examine confirms the readings, repairs the SKUs that differ if o requires it, and reports them.
+func (r *Reconciler) examine(ctx context.Context, unconfirmed []reading, o AuditOptions, s *AuditSummary) error {
+	found, err := r.confirm(ctx, unconfirmed)
 	if err != nil {
 		return err
 	}
@@ -346,34 +346,34 @@ func (r *Reconciler) flights(ctx context.Context, levels []stock.Level) (map[sto
 	return flights, nil
 }
 
-// confirm reads each suspect again until two successive reads show the same difference, or one
-// shows none. It returns the suspects that differ. A suspect that maxReadings reads could not
+// confirm reads the SKU of each reading again until two successive reads show the same difference,
+// or one shows none. It returns the readings that differ. A SKU that maxReadings reads could not
 // decide is returned as Unsteady.
-func (r *Reconciler) confirm(ctx context.Context, suspects []reading) ([]reading, error) {
+func (r *Reconciler) confirm(ctx context.Context, unconfirmed []reading) ([]reading, error) {
 	var found []reading
-	for n := 1; len(suspects) > 0 && n < maxReadings; n++ {
+	for n := 1; len(unconfirmed) > 0 && n < maxReadings; n++ {
 		if err := retry.Sleep(ctx, auditPause); err != nil {
 			return nil, err
 		}
 		earlier := make(map[stock.SKU]reading)
-		for _, seen := range suspects {
+		for _, seen := range unconfirmed {
 			earlier[seen.Count.SKU] = seen
 		}
-		again, err := r.readAgain(ctx, suspects)
+		again, err := r.readAgain(ctx, unconfirmed)
 		if err != nil {
 			return nil, err
 		}
-		suspects = nil
+		unconfirmed = nil
 		for _, seen := range again {
 			if agreed := seen.agreed(earlier[seen.Count.SKU].Finding); len(agreed) > 0 {
 				seen.Differences = agreed
 				found = append(found, seen)
 			} else {
-				suspects = append(suspects, seen)
+				unconfirmed = append(unconfirmed, seen)
 			}
 		}
 	}
-	for _, seen := range suspects {
+	for _, seen := range unconfirmed {
 		seen.Differences = []Difference{{Kind: Unsteady}}
 		found = append(found, seen)
 	}
@@ -433,11 +433,11 @@ func (r *Reconciler) repairAll(ctx context.Context, found []reading) error {
 		})
 	}
 	_ = g.Wait()
-	suspects, err := r.readAgain(ctx, found)
+	unconfirmed, err := r.readAgain(ctx, found)
 	if err != nil {
 		return err
 	}
-	left, err := r.confirm(ctx, suspects)
+	left, err := r.confirm(ctx, unconfirmed)
 	if err != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func TestBrokenTakeover(t *testing.T) {
 		}
 	}
 	restore := func(t *testing.T, s *shop) { s.exec(t, "UPDATE ledger SET beat = 0") }
-	suspect := func(_ *testing.T, s *shop) { s.StoreChanged() }
+	changed := func(_ *testing.T, s *shop) { s.StoreChanged() }
 	raised := func(t *testing.T, s *shop) { s.exec(t, "UPDATE ledger SET generation = generation + 1") }
 	later := func(t *testing.T, s *shop) {
 		first, _ := (s.ledger.Generation() + 1).Epochs()
@@ -179,8 +179,8 @@ func TestBrokenTakeover(t *testing.T) {
 		{"Ready", nil, ready, false, false},
 		{"Ready after a loss", flush, ready, false, true},
 		{"Ready after a restore", restore, ready, false, true},
-		{"Ready of a suspect", suspect, ready, false, true},
-		{"Usable of a suspect", suspect, func(ctx context.Context, s *shop) error { return s.Usable(ctx) }, false, true},
+		{"Ready of a changed store", changed, ready, false, true},
+		{"Usable of a changed store", changed, func(ctx context.Context, s *shop) error { return s.Usable(ctx) }, false, true},
 		{"PrepareRetry after a loss", flush, func(ctx context.Context, s *shop) error {
 			return s.PrepareRetry(ctx, stock.ErrNoGeneration, "a")
 		}, false, true},
@@ -188,7 +188,7 @@ func TestBrokenTakeover(t *testing.T) {
 		{"Refill of a row of a lost generation", later, refill, false, true},
 		{"Sweep of a row of a later generation", raisedLater, sweep, false, false},
 		{"Sweep of a row of a lost generation", later, sweep, false, true},
-		{"Sweep of a suspect", suspect, sweep, false, true},
+		{"Sweep of a changed store", changed, sweep, false, true},
 		{"Attach", nil, func(ctx context.Context, s *shop) error {
 			r := s.open("test")
 			defer r.Close()

@@ -14,8 +14,8 @@ import (
 const (
 	// pageSize bounds the stock rows that one step compares.
 	pageSize = 500
-	// maxSuspects bounds the SKUs that wait for a second check.
-	maxSuspects = 10_000
+	// maxRechecks bounds the SKUs that wait for a second check.
+	maxRechecks = 10_000
 	// maxCounted bounds the takes that are read to account for units in flight. Each needs about
 	// 500 bytes while they are counted. The journal of queued orders alone may have half as many.
 	maxCounted = 200_000
@@ -26,14 +26,14 @@ const (
 type comparison struct {
 	mu       sync.Mutex // held during a step
 	after    stock.SKU  // the last SKU of the previous page
-	suspects map[stock.SKU]suspect
+	rechecks map[stock.SKU]recheck
 
 	inFlight, drift, oversold int64 // units in the pages of this round
 }
 
-// suspect is a SKU whose gate and ledger differ. A sale between the read of the ledger and that of
-// the gate can cause the difference, so a second check decides.
-type suspect struct {
+// recheck is a second check that a SKU needs, because the first found that its gate and ledger
+// differ. A sale between the read of the ledger and that of the gate can cause the difference.
+type recheck struct {
 	difference
 	seen time.Time
 }
@@ -49,14 +49,14 @@ func look(row ledger.StockRow, level stock.Level) (d difference, same bool) {
 	return difference{row.Epoch, level.Available, level.InFlight, row.Available}, level.Filled && level.Epoch == row.Epoch
 }
 
-// compareNext checks the due suspects a second time, and compares the next page of stock rows. It
+// compareNext does the second checks that are due, and compares the next page of stock rows. It
 // returns the pace for the next step. A failed second check is only logged and repeated later,
 // because an error would release the job.
 func (r *Reconciler) compareNext(ctx context.Context) (pace, error) {
 	c := &r.comparison
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	due := c.suspectsBefore(time.Now().Add(-sweepPause))
+	due := c.rechecksBefore(time.Now().Add(-sweepPause))
 	if err := r.lookAgain(ctx, due[:min(pageSize, len(due))]); err != nil && ctx.Err() == nil {
 		r.log.Warn("looking again at SKUs whose gate and ledger differ failed and will be retried", "error", err)
 	}
@@ -72,13 +72,13 @@ func (r *Reconciler) compareNext(ctx context.Context) (pace, error) {
 	return withinRound, err
 }
 
-// compareAll checks all suspects a second time, and compares all stock rows.
+// compareAll does all second checks, and compares all stock rows.
 func (r *Reconciler) compareAll(ctx context.Context) error {
 	c := &r.comparison
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var errs []error
-	for some := range slices.Chunk(c.suspectsBefore(time.Now()), pageSize) {
+	for some := range slices.Chunk(c.rechecksBefore(time.Now()), pageSize) {
 		errs = append(errs, r.lookAgain(ctx, some))
 	}
 	c.begin()
@@ -103,12 +103,11 @@ func (r *Reconciler) hideComparison() {
 // begin begins a round.
 func (c *comparison) begin() { c.after, c.inFlight, c.drift, c.oversold = "", 0, 0, 0 }
 
-// suspectsBefore returns the SKUs that became suspects at the given time or before,
-// sorted.
-func (c *comparison) suspectsBefore(at time.Time) []stock.SKU {
+// rechecksBefore returns the SKUs whose first check was at the given time or before, sorted.
+func (c *comparison) rechecksBefore(at time.Time) []stock.SKU {
 	var due []stock.SKU
-	for sku, s := range c.suspects {
-		if !s.seen.After(at) {
+	for sku, again := range c.rechecks {
+		if !again.seen.After(at) {
 			due = append(due, sku)
 		}
 	}
@@ -156,8 +155,8 @@ func (r *Reconciler) comparePage(ctx context.Context) (refilled int, last bool, 
 	return refilled, true, err
 }
 
-// note adds the counts of a SKU to the round's sums, and the SKU to the suspects if they differ. A
-// SKU with units in flight is also a suspect, because records may not account for all of them.
+// note adds the counts of a SKU to the round's sums, and a second check of the SKU if they differ.
+// A SKU with units in flight is also checked again, because records may not account for all of them.
 func (c *comparison) note(sku stock.SKU, seen difference, found stock.Comparison) {
 	c.inFlight += seen.inFlight
 	if seen.inFlight == 0 {
@@ -166,19 +165,19 @@ func (c *comparison) note(sku stock.SKU, seen difference, found stock.Comparison
 			return
 		}
 	}
-	if before, known := c.suspects[sku]; known && before.difference == seen || !known && len(c.suspects) == maxSuspects {
+	if before, known := c.rechecks[sku]; known && before.difference == seen || !known && len(c.rechecks) == maxRechecks {
 		return
 	}
-	c.suspects[sku] = suspect{seen, time.Now()}
+	c.rechecks[sku] = recheck{seen, time.Now()}
 }
 
-// lookAgain refills those of the suspects whose counts have not changed since the first check. It
-// does not count units in flight that records account for as a difference.
+// lookAgain checks the SKUs a second time, and refills those whose counts have not changed since the
+// first check. It does not count units in flight that records account for as a difference.
 func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 	if len(skus) == 0 {
 		return nil
 	}
-	suspects := r.comparison.suspects
+	rechecks := r.comparison.rechecks
 	rows, err := r.ledger.RowsOf(ctx, skus)
 	if err != nil {
 		return err
@@ -187,8 +186,8 @@ func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 	errs := []error{err}
 	var unchanged, inFlight []stock.SKU
 	for i, row := range rows {
-		if seen, same := look(row, levels[i]); !same || suspects[row.SKU].difference != seen {
-			delete(suspects, row.SKU)
+		if seen, same := look(row, levels[i]); !same || rechecks[row.SKU].difference != seen {
+			delete(rechecks, row.SKU)
 			continue
 		}
 		unchanged = append(unchanged, row.SKU)
@@ -202,9 +201,9 @@ func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 		r.log.Warn("too many takes are in flight to compare their units; other SKUs are compared", "more_than", maxCounted, "skus", len(inFlight))
 	}
 	for _, sku := range unchanged {
-		seen := suspects[sku].difference
+		seen := rechecks[sku].difference
 		if seen.inFlight != 0 && (!counted || recorded[sku] == seen.inFlight) {
-			delete(suspects, sku)
+			delete(rechecks, sku)
 			continue
 		}
 		errs = append(errs, r.refillDrifted(ctx, sku, seen))
@@ -212,8 +211,8 @@ func (r *Reconciler) lookAgain(ctx context.Context, skus []stock.SKU) error {
 	return joined(errs)
 }
 
-// refillDrifted refills the SKU if its counts are still those seen. The SKU remains a suspect until
-// the next check, which finds another epoch, or refills it again.
+// refillDrifted refills the SKU if its counts are still those seen. The SKU keeps its recheck, which
+// finds another epoch the next time, or refills the SKU again.
 func (r *Reconciler) refillDrifted(ctx context.Context, sku stock.SKU, seen difference) error {
 	r.log.Warn("gate and ledger differ at rest; refilling",
 		"sku", sku, "gate", seen.gate, "in_flight", seen.inFlight, "ledger", seen.ledger)

@@ -255,15 +255,15 @@ func TestManyInFlight(t *testing.T) {
 	}
 }
 
-// TestSuspectsAreBounded checks that the SKUs that wait for a second check are bounded.
-func TestSuspectsAreBounded(t *testing.T) {
+// TestRechecksAreBounded checks that the SKUs that wait for a second check are bounded.
+func TestRechecksAreBounded(t *testing.T) {
 	t.Parallel()
-	c := comparison{suspects: make(map[stock.SKU]suspect)}
-	for n := range maxSuspects + 1 {
+	c := comparison{rechecks: make(map[stock.SKU]recheck)}
+	for n := range maxRechecks + 1 {
 		c.note(stock.SKU(strconv.Itoa(n)), difference{}, stock.Comparison{Least: 1})
 	}
-	if len(c.suspects) != maxSuspects {
-		t.Errorf("%d SKUs wait for a second check", len(c.suspects))
+	if len(c.rechecks) != maxRechecks {
+		t.Errorf("%d SKUs wait for a second check", len(c.rechecks))
 	}
 }
 
@@ -296,7 +296,7 @@ func TestSecondLook_Pages(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n := range pageSize + 1 {
-			r.comparison.suspects[stock.SKU(strconv.Itoa(n))] = suspect{}
+			r.comparison.rechecks[stock.SKU(strconv.Itoa(n))] = recheck{}
 		}
 		if err := do(t.Context(), r); err != nil || l.most != pageSize {
 			t.Errorf("%s read %d rows at once, %v", name, l.most, err)

@@ -486,9 +486,9 @@ func TestRecoveryLogs(t *testing.T) {
 	}
 }
 
-// TestSuspectsRemain checks that a SKU whose second check or refill fails is refilled at the next
+// TestRechecksRemain checks that a SKU whose second check or refill fails is refilled at the next
 // check.
-func TestSuspectsRemain(t *testing.T) {
+func TestRechecksRemain(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(s *shop, broken bool){
 		"unreadable": func(s *shop, broken bool) { s.calls.start(map[bool]int{true: 2}[broken], faults.Refused) }, // the call of Level fails

@@ -61,8 +61,8 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	if done.Locked > slowBatch {
 		e.metrics.slowExpiries.Inc()
 	}
-	if e.returned != nil {
-		e.returned(done.SKUs...)
+	if e.onReturn != nil {
+		e.onReturn(done.SKUs...)
 	}
 	e.BringToGate(ctx, done.Returned...)
 	if done.Failed > 0 || !done.More {

@@ -104,7 +104,7 @@ func TestExpiryTells(t *testing.T) {
 	var told []stock.SKU
 	l := newLedger(&ownerRow{})
 	r := newReconciler(nil, l)
-	r.returned = func(skus ...stock.SKU) { told = append(told, skus...) }
+	r.onReturn = func(skus ...stock.SKU) { told = append(told, skus...) }
 	e := &expiry{Reconciler: r}
 	for _, err := range []error{errUnreachable, nil} {
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) {

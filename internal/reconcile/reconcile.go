@@ -108,9 +108,9 @@ type Options struct {
 	// TakeDeadline is how long a take may be in flight before recovery resolves it. A deadline
 	// shorter than a request is safe, but makes requests take their units twice.
 	TakeDeadline time.Duration
-	// Returned is called after orders have expired and the units of these SKUs have
+	// OnReturn is called after orders have expired and the units of these SKUs have
 	// returned to stock. It may be nil.
-	Returned func(skus ...stock.SKU)
+	OnReturn func(skus ...stock.SKU)
 	Log      *slog.Logger
 	Metrics  prometheus.Registerer
 	Tracer   *tracing.Tracer // nil: there are no traces
@@ -125,7 +125,7 @@ type Reconciler struct {
 	generations  *generations
 	jobs         *jobs
 	takeDeadline time.Duration
-	returned     func(skus ...stock.SKU) // may be nil
+	onReturn     func(skus ...stock.SKU) // may be nil
 	log          *slog.Logger
 	metrics      *metrics
 	tracer       *tracing.Tracer
@@ -148,12 +148,12 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 		counter: counter, ledger: l,
 		generations:  &generations{ledger: l, counter: counter, layout: o.Layout, queues: o.Queues, log: o.Log, checked: m.checked},
 		takeDeadline: o.TakeDeadline,
-		returned:     o.Returned,
+		onReturn:     o.OnReturn,
 		log:          o.Log,
 		metrics:      m,
 		tracer:       o.Tracer,
 		limiter:      ratelimit.New[stock.SKU](1, 1), // one a second
-		comparison:   comparison{suspects: make(map[stock.SKU]suspect)},
+		comparison:   comparison{rechecks: make(map[stock.SKU]recheck)},
 		open:         make(chan *openTake, maxOpenTakes),
 	}
 	r.jobs = &jobs{ledger: l, holder: newHolder(), barred: &r.generations.superseded, log: o.Log, metrics: m.jobs}

@@ -30,7 +30,7 @@ type lateCommit struct {
 	db       *sql.DB
 	table    string
 	wire     *testenv.Wire
-	recovery session
+	recovery actorConn
 }
 
 // commitLate places the order and gives up waiting for the answer to its COMMIT.
@@ -39,8 +39,8 @@ func (s *Stage) commitLate(ctx context.Context) *lateCommit {
 	direct := s.databaseURL()
 	l := &lateCommit{stage: s, db: s.openDatabase(ctx, direct), table: s.key("orders"), wire: testenv.NewWire(s, direct)}
 	s.createTable(ctx, l.db, l.table, "id INT PRIMARY KEY, buyer VARCHAR(8) NOT NULL")
-	l.recovery = s.session(ctx, "recovery", l.db, readCommitted)
-	a := s.session(ctx, "A", s.openDatabase(ctx, l.wire.Through(direct)), readCommitted)
+	l.recovery = s.conn(ctx, "recovery", l.db, readCommitted)
+	a := s.conn(ctx, "A", s.openDatabase(ctx, l.wire.Through(direct)), readCommitted)
 	a.do(ctx, "BEGIN")
 	a.do(ctx, fmt.Sprintf("INSERT INTO %s VALUES (1, 'A')", l.table))
 	l.wire.Freeze()
@@ -85,7 +85,7 @@ func resolveByReading(ctx context.Context, s *Stage) Damage {
 	s.check(err)
 	if found == 0 {
 		s.at("recovery", "finds no order, and gives the unit back")
-		s.session(ctx, "B", l.db, readCommitted).do(ctx, fmt.Sprintf("INSERT INTO %s VALUES (2, 'B')", l.table))
+		s.conn(ctx, "B", l.db, readCommitted).do(ctx, fmt.Sprintf("INSERT INTO %s VALUES (2, 'B')", l.table))
 	}
 	l.thaw()
 	return sale(l.orders(ctx), 1)
@@ -101,7 +101,7 @@ func resolveByWriting(ctx context.Context, s *Stage) Damage {
 		_, err := l.recovery.try(ctx, fmt.Sprintf("INSERT INTO %s VALUES (1, 'void')", l.table))
 		if err == nil {
 			s.at("recovery", "the order can no longer be committed: gives the unit back")
-			s.session(ctx, "B", l.db, readCommitted).do(ctx, fmt.Sprintf("INSERT INTO %s VALUES (2, 'B')", l.table))
+			s.conn(ctx, "B", l.db, readCommitted).do(ctx, fmt.Sprintf("INSERT INTO %s VALUES (2, 'B')", l.table))
 			break
 		}
 		if sqltx.IsDuplicate(err) {

@@ -60,7 +60,7 @@ func (s *Stage) twoInstances(ctx context.Context, lockerA, lockerB lock.Locker) 
 
 // cutting is a transaction that cuts a unit of a product under a lock.
 type cutting struct {
-	session
+	actorConn
 	table  string
 	locker actorLocker
 	lease  lock.Lease
@@ -72,7 +72,7 @@ func (s *Stage) cuttings(ctx context.Context) (a, b *cutting) {
 	db := s.database(ctx)
 	table, locks := s.stockTable(ctx, db, true), lock.NewLocal()
 	open := func(actor string) *cutting {
-		return &cutting{session: s.session(ctx, actor, db, readCommitted), table: table, locker: s.locker(actor, locks)}
+		return &cutting{actorConn: s.conn(ctx, actor, db, readCommitted), table: table, locker: s.locker(actor, locks)}
 	}
 	return open("A"), open("B")
 }

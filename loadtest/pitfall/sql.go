@@ -97,16 +97,16 @@ func (s *Stage) run(ctx context.Context, db *sql.DB, statement string) {
 	s.check(err)
 }
 
-// session is a connection of an actor. The timeline shows its statements and their
+// actorConn is a connection of an actor. The timeline shows its statements and their
 // answers.
-type session struct {
+type actorConn struct {
 	*sql.Conn
 	stage *Stage
 	actor string
 }
 
-// session returns a connection with this isolation level.
-func (s *Stage) session(ctx context.Context, actor string, db *sql.DB, level string) session {
+// conn returns a connection with this isolation level.
+func (s *Stage) conn(ctx context.Context, actor string, db *sql.DB, level string) actorConn {
 	conn, err := db.Conn(ctx)
 	s.check(err)
 	s.Cleanup(func() { // a rollback releases the row locks before the clean-up statements
@@ -119,7 +119,7 @@ func (s *Stage) session(ctx context.Context, actor string, db *sql.DB, level str
 	}
 	// MySQL does not have this variable and returns an error.
 	_, _ = conn.ExecContext(ctx, "SET SESSION idle_transaction_timeout = 0")
-	return session{conn, s, actor}
+	return actorConn{conn, s, actor}
 }
 
 const (
@@ -128,7 +128,7 @@ const (
 )
 
 // try runs a statement and returns the number of rows that it found.
-func (c session) try(ctx context.Context, statement string) (rows int64, err error) {
+func (c actorConn) try(ctx context.Context, statement string) (rows int64, err error) {
 	result, err := c.ExecContext(ctx, statement)
 	if err == nil {
 		rows, err = result.RowsAffected()
@@ -146,14 +146,14 @@ func (c session) try(ctx context.Context, statement string) (rows int64, err err
 }
 
 // do runs a statement that must succeed.
-func (c session) do(ctx context.Context, statement string) (rows int64) {
+func (c actorConn) do(ctx context.Context, statement string) (rows int64) {
 	rows, err := c.try(ctx, statement)
 	c.stage.check(err)
 	return rows
 }
 
 // number runs a SELECT of one number. Without a row it returns 0.
-func (c session) number(ctx context.Context, statement string) (number int, err error) {
+func (c actorConn) number(ctx context.Context, statement string) (number int, err error) {
 	err = c.QueryRowContext(ctx, statement).Scan(&number)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -187,9 +187,9 @@ func selectUnits(table string, sku int) string {
 func lostUpdate(ctx context.Context, s *Stage) Damage {
 	db := s.database(ctx)
 	table := s.stockTable(ctx, db, true)
-	a, b := s.session(ctx, "A", db, readCommitted), s.session(ctx, "B", db, readCommitted)
+	a, b := s.conn(ctx, "A", db, readCommitted), s.conn(ctx, "B", db, readCommitted)
 	sold := 0
-	orders := []session{a, b}
+	orders := []actorConn{a, b}
 	seen := make([]int, len(orders))
 	for i, c := range orders {
 		c.do(ctx, "BEGIN")
@@ -213,7 +213,7 @@ func conditionalUpdate(ctx context.Context, s *Stage) Damage {
 	db := s.database(ctx)
 	table := s.stockTable(ctx, db, true)
 	sold := 0
-	for _, c := range []session{s.session(ctx, "A", db, readCommitted), s.session(ctx, "B", db, readCommitted)} {
+	for _, c := range []actorConn{s.conn(ctx, "A", db, readCommitted), s.conn(ctx, "B", db, readCommitted)} {
 		c.do(ctx, "BEGIN")
 		if c.do(ctx, fmt.Sprintf("UPDATE %s SET available = available - 1 WHERE sku = 10001 AND available >= 1", table)) == 0 {
 			c.do(ctx, "ROLLBACK")
@@ -235,7 +235,7 @@ func indexed(ctx context.Context, s *Stage) Damage { return s.lockOther(ctx, tru
 func (s *Stage) lockOther(ctx context.Context, index bool) Damage {
 	db := s.database(ctx)
 	table := s.stockTable(ctx, db, index)
-	a, b := s.session(ctx, "A", db, repeatableRead), s.session(ctx, "B", db, repeatableRead)
+	a, b := s.conn(ctx, "A", db, repeatableRead), s.conn(ctx, "B", db, repeatableRead)
 	s.at("A", "%s; an index on sku: %v", repeatableRead, index)
 	a.do(ctx, "BEGIN")
 	_, err := a.number(ctx, selectUnits(table, 10001)+" FOR UPDATE")
@@ -256,7 +256,7 @@ func gapFree(ctx context.Context, s *Stage) Damage { return s.insertIntoGap(ctx,
 func (s *Stage) insertIntoGap(ctx context.Context, level string) Damage {
 	db := s.database(ctx)
 	table := s.stockTable(ctx, db, true)
-	a, b := s.session(ctx, "A", db, level), s.session(ctx, "B", db, level)
+	a, b := s.conn(ctx, "A", db, level), s.conn(ctx, "B", db, level)
 	s.at("A", "%s; the SKUs are 10001, 10002 and 10010", level)
 	a.do(ctx, "BEGIN")
 	_, err := a.number(ctx, selectUnits(table, 10005)+" FOR UPDATE")
@@ -278,13 +278,13 @@ func (s *Stage) optimistic(ctx context.Context, retry bool) Damage {
 	db := s.database(ctx)
 	table := s.stockTable(ctx, db, true)
 	s.run(ctx, db, "UPDATE "+table+" SET available = 3 WHERE sku = 10001")
-	orders := []session{s.session(ctx, "A", db, readCommitted), s.session(ctx, "B", db, readCommitted), s.session(ctx, "C", db, readCommitted)}
-	read := func(c session) int {
+	orders := []actorConn{s.conn(ctx, "A", db, readCommitted), s.conn(ctx, "B", db, readCommitted), s.conn(ctx, "C", db, readCommitted)}
+	read := func(c actorConn) int {
 		version, err := c.number(ctx, "SELECT version FROM "+table+" WHERE sku = 10001")
 		s.check(err)
 		return version
 	}
-	cut := func(c session, version int) bool {
+	cut := func(c actorConn, version int) bool {
 		return c.do(ctx, fmt.Sprintf("UPDATE %s SET available = available - 1, version = %d WHERE sku = 10001 AND version = %d", table, version+1, version)) == 1
 	}
 	versions := make([]int, len(orders))

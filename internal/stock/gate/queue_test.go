@@ -225,7 +225,7 @@ func TestFullQueue(t *testing.T) {
 	g := queue0(client, ledger)
 	t.Cleanup(g.Close)
 	fill(t, readWrite0(client, ledger), "a", 1, 6)
-	q := &queue{name: lockName("a"), waiting: make([]*waiter, maxWaiting), arrived: make(chan struct{}, 1)}
+	q := &skuQueue{name: lockName("a"), waiting: make([]*waiter, maxWaiting), arrived: make(chan struct{}, 1)}
 	g.queues.byName[q.name] = q
 	full := fmt.Sprintf("%d calls wait", maxWaiting)
 	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) || !strings.Contains(err.Error(), full) {
@@ -332,7 +332,7 @@ func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		qs := newQueues(ownLocker{lock.NewLocal(), new(atomic.Uint64)}, time.Second)
-		q := &queue{name: lockName("a"), arrived: make(chan struct{}, 1)}
+		q := &skuQueue{name: lockName("a"), arrived: make(chan struct{}, 1)}
 		qs.byName[q.name] = q // without a consumer
 		qs.decide = func(context.Context, ...*cut) map[stock.SKU]int64 {
 			time.Sleep(maxTurn)

@@ -39,12 +39,12 @@ type queues struct {
 
 	consumers sync.WaitGroup
 	mu        sync.Mutex
-	byName    map[string]*queue // queues with a consumer, by the name of the SKU's lock
+	byName    map[string]*skuQueue // queues with a consumer, by the name of the SKU's lock
 	closed    bool
 }
 
-// queue has the calls that wait for one SKU. The mutex of queues guards it.
-type queue struct {
+// skuQueue has the calls that wait for one SKU. The mutex of queues guards it.
+type skuQueue struct {
 	name     string
 	waiting  []*waiter
 	deciding []*waiter     // takes that the consumer has removed from waiting
@@ -81,7 +81,7 @@ func (w *waiter) units() int64 {
 }
 
 func newQueues(leases OwnedLocker, wait time.Duration) *queues {
-	return &queues{leases: leases, wait: wait, length: maxTurn, byName: make(map[string]*queue)}
+	return &queues{leases: leases, wait: wait, length: maxTurn, byName: make(map[string]*skuQueue)}
 }
 
 // close waits for the consumers and closes the leases. Later calls, as those of requests that were
@@ -138,7 +138,7 @@ func (qs *queues) enter(w *waiter) error {
 	}
 	q := qs.byName[w.name]
 	if q == nil {
-		q = &queue{name: w.name, arrived: make(chan struct{}, 1)}
+		q = &skuQueue{name: w.name, arrived: make(chan struct{}, 1)}
 		qs.byName[w.name] = q
 		qs.consumers.Go(func() { qs.consume(q) })
 	}
@@ -185,7 +185,7 @@ func (qs *queues) await(ctx context.Context, w *waiter) error {
 }
 
 // consume consumes the queue in turns until it is empty.
-func (qs *queues) consume(q *queue) {
+func (qs *queues) consume(q *skuQueue) {
 	for {
 		qs.takeTurn(q)
 		qs.mu.Lock()
@@ -201,7 +201,7 @@ func (qs *queues) consume(q *queue) {
 
 // takeTurn waits for the lease and consumes the queue until the turn is over or the
 // queue stays empty. If it cannot get the lease, it refuses all calls in the queue.
-func (qs *queues) takeTurn(q *queue) {
+func (qs *queues) takeTurn(q *skuQueue) {
 	ctx, cancel := context.WithTimeout(context.Background(), qs.wait)
 	lease, err := qs.leases.Lock(ctx, q.name)
 	cancel()
@@ -225,7 +225,7 @@ func (qs *queues) takeTurn(q *queue) {
 }
 
 // lingers waits for the next call. It returns false if no call comes soon.
-func (q *queue) lingers(end time.Time) bool {
+func (q *skuQueue) lingers(end time.Time) bool {
 	timer := time.NewTimer(min(turnLinger, time.Until(end)))
 	defer timer.Stop()
 	select {
@@ -238,7 +238,7 @@ func (q *queue) lingers(end time.Time) bool {
 
 // forget ends the turn. From then on the number of units left is unknown, because other
 // instances may take some.
-func (qs *queues) forget(q *queue) {
+func (qs *queues) forget(q *skuQueue) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	q.known, q.over = false, false
@@ -253,14 +253,14 @@ func (qs *queues) endTurn(name string) {
 	qs.byName[name].over = true
 }
 
-func (qs *queues) isOver(q *queue) bool {
+func (qs *queues) isOver(q *skuQueue) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	return q.over
 }
 
 // refuseAll answers every call in the queue with err. Their commands have not been sent.
-func (qs *queues) refuseAll(q *queue, err error) {
+func (qs *queues) refuseAll(q *skuQueue, err error) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	for _, w := range q.waiting {
@@ -276,7 +276,7 @@ func (qs *queues) refuseAll(q *queue, err error) {
 
 // next removes the first calls from the queue: several takes of distinct orders, or one caller with
 // its own work. It returns neither if the queue is empty.
-func (qs *queues) next(q *queue, lease lock.Lease) (takes []*waiter, holder *waiter) {
+func (qs *queues) next(q *skuQueue, lease lock.Lease) (takes []*waiter, holder *waiter) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	if len(q.waiting) == 0 {
@@ -307,7 +307,7 @@ func hasOrder(calls []*waiter, w *waiter) bool {
 
 // decideAll decides the takes with one read and one write. If the number of remaining units is then
 // unknown, the turn ends: see endTurn.
-func (qs *queues) decideAll(q *queue, lease lock.Lease, takes []*waiter) {
+func (qs *queues) decideAll(q *skuQueue, lease lock.Lease, takes []*waiter) {
 	sku := takes[0].take.lines[0].SKU
 	cuts := make([]*cut, len(takes))
 	for i, w := range takes {
