@@ -653,7 +653,7 @@ func TestQueued(t *testing.T) {
 	if o, err := c.Wait(waiting, placed.ID); !errors.Is(err, context.Canceled) || len(s.requests()) < 3 {
 		t.Errorf("%+v %v after %d requests", o, err, len(s.requests()))
 	}
-	bounded, cancel := context.WithTimeout(ctx, 30*time.Minute)
+	bounded, cancel := context.WithTimeout(ctx, testenv.Patience)
 	defer cancel()
 	hourly := s.client(t, client.WithPoll(time.Hour))
 	if o, err := hourly.Wait(bounded, placed.ID); !errors.Is(err, context.DeadlineExceeded) || bounded.Err() != nil || o.ID != placed.ID {

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/store"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -301,7 +302,7 @@ func TestWaitForExpiry(t *testing.T) {
 	t.Parallel()
 	o := &owner{lifecycleLoad: &lifecycleLoad{lab: &lab{settings: settings{PaymentWindow: time.Millisecond}}}, random: rand.New(rand.NewPCG(1, 1)), answered: time.Now()}
 	o.order.ExpiresAt = new(time.Now().Add(time.Hour))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	if o.waitForExpiry(ctx, 0, time.Millisecond); ctx.Err() != nil {
 		t.Error("it waits for longer than the payment window")

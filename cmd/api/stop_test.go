@@ -59,7 +59,6 @@ func TestDrainDelay(t *testing.T) {
 			t.Errorf("%d, Connection: close is %v", r.StatusCode, r.Close)
 		}
 		api.Interrupt()
-		defer time.AfterFunc(50*time.Second, api.Kill).Stop()
 		if code := api.Wait(); code != 1 || !strings.Contains(api.Output(), "api: "+errSecondSignal.Error()) {
 			t.Errorf("exit code %d: %s", code, api.Output())
 		}

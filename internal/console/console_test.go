@@ -223,7 +223,7 @@ type reader struct {
 // open requests a stream.
 func (s *shop) open(query string, header http.Header) *reader {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*testenv.Patience)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url()+"stream"+query, nil)
 	if err != nil {
 		s.t.Fatal(err)
@@ -369,7 +369,7 @@ func TestShutdown(t *testing.T) {
 		reading.until("large", anything) // a stream with too many unread messages would end
 	}
 	s.server.RegisterOnShutdown(s.endStreams)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	if err := s.server.Shutdown(ctx); err != nil { // TestEndOfStream checks how long the end of a stream takes
 		t.Fatal(err)

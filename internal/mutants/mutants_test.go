@@ -238,10 +238,9 @@ func buildTests(t *testing.T, root, overlay, folder, pkg string) (program string
 	return program, nil
 }
 
-// command returns a command that is interrupted if it takes more than three
-// minutes.
+// command returns a command that is interrupted if it takes more than three times testenv.Patience.
 func command(t *testing.T, folder string, env []string, name string, args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*testenv.Patience)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = folder, env

@@ -163,7 +163,7 @@ func newShopOn(t *testing.T, dbURL, redisURL string) *shop {
 // emptyGate deletes all keys of this ledger from Redis.
 func (s *shop) emptyGate(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	defer cancel()
 	if err := s.deleteKeys(ctx, "holdfast:{"+s.ledgerID.String()+"*"); err != nil {
 		t.Error(err)

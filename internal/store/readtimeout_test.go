@@ -65,7 +65,7 @@ func TestBoundAnswers(t *testing.T) {
 	silent("a deadline after the bound", conn)
 
 	conn = dial(time.Hour)
-	defer time.AfterFunc(20*time.Second, func() { here.Close() }).Stop() // ends a read that ignores its deadline
+	defer time.AfterFunc(testenv.Patience, func() { here.Close() }).Stop() // ends a read that ignores its deadline
 	past := time.Now().Add(-time.Second)
 	for name, set := range map[string]func(time.Time) error{"SetDeadline": conn.SetDeadline, "SetReadDeadline": conn.SetReadDeadline} {
 		if err := set(past); err != nil {

@@ -15,7 +15,6 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // APIServer is a running cmd/api, or another program of this module that serves
@@ -116,10 +115,10 @@ func End(programs ...*APIServer) {
 // Signal sends the program a signal.
 func (s *APIServer) Signal(signal syscall.Signal) { must(s.process.signal(signal)) }
 
-// Wait waits until the program has ended, for at most a minute, and returns its
-// exit code: -1 if a signal ended it.
+// Wait waits until the program has ended, for at most [Patience], and returns its exit code: -1 if a
+// signal ended it.
 func (s *APIServer) Wait() int {
-	code, err := s.process.wait(time.Minute)
+	code, err := s.process.wait(Patience)
 	must(err)
 	return code
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	_ "github.com/go-sql-driver/mysql" // registers the driver "mysql" of database/sql
 	_ "github.com/jackc/pgx/v5/stdlib" // registers the driver "pgx" of database/sql
@@ -413,7 +412,7 @@ func onDatabase(ctx context.Context, admin, statement string) error {
 		return err
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	_, err = db.ExecContext(ctx, statement)
 	return err

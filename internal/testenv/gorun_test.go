@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestWithGoRun kills the parent of a program. If the parent has the name of the go command, the
@@ -48,7 +50,7 @@ func TestWithGoRun(t *testing.T) {
 			if name != "go" {
 				return
 			}
-			timeout := time.AfterFunc(50*time.Second, func() { out.Close() })
+			timeout := time.AfterFunc(testenv.Patience, func() { out.Close() })
 			defer timeout.Stop()
 			if !lines.Scan() || lines.Text() != "ended" {
 				t.Errorf("the program printed %q after the go command ended, want %q", lines.Text(), "ended")

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	driver "github.com/go-sql-driver/mysql"
 
@@ -58,7 +57,7 @@ func TestFailingStatements(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	name := "a"
 	for _, statement := range []string{"DO SETVAL", "NEXTVAL(fencing_tokens), "} { // the sequence is new, so it must be raised

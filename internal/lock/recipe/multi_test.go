@@ -28,7 +28,7 @@ func allOrNone(t *testing.T, r *rig) {
 	})
 	// The deadline may pass while the first lock is being taken. Then the lock is free as soon as
 	// the server has ended the connection.
-	soon, cancel := context.WithTimeout(t.Context(), 15*time.Second) // half a lease
+	soon, cancel := context.WithTimeout(t.Context(), lock.DefaultLease/2)
 	defer cancel()
 	for _, free := range []string{first, last} {
 		lease, err := one.Lock(soon, free)

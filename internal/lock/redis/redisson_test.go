@@ -387,7 +387,7 @@ func TestRedissonAndOursContend(t *testing.T) {
 	const contenders, rounds = 8, 5
 	client := storetest.Redis(t, testenv.Redis(t))
 	c := &contention{t: t, name: "both-contend-" + uuid.NewString(), rounds: rounds}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*testenv.Patience)
 	defer cancel()
 	var foreignGrants, ourGrants atomic.Int64
 	var done sync.WaitGroup

@@ -150,7 +150,7 @@ func TestServersKilled(t *testing.T) {
 	for range 8 {
 		l := s.locker(locktest.LongLease)
 		done.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*testenv.Patience)
 			defer cancel()
 			for range 3 {
 				lease, err := l.Lock(ctx, "contended")
