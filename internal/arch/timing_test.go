@@ -20,18 +20,26 @@ import (
 // timeouts, or fail because something took too long. In a bubble of testing/synctest, it may do all
 // of that, because its clock does not depend on the machine. A benchmark checks what must be fast.
 //
+// A call that takes a context waits for testenv.Patience. A context that ends within less than a
+// second is not a bound, but what a test is about: the call must notice its end.
+//
 // A bubble is a function literal that is an argument of synctest.Test, or of a function of the
 // package that calls synctest.Test. A named function belongs to bubbles if it is mentioned only
 // there. A sleep in a method that only other code calls in a bubble is marked on the same line: "//
 // in a bubble".
 
-// timed lists the functions that may measure time and sleep, with the reasons.
+// timed lists the functions that may measure time, sleep and have timeouts, with the reasons.
 var timed = map[string]string{
 	"internal/testenv/await.go Poll":      "the one bound, and the pauses between two checks",
 	"internal/testenv/await.go Dither":    "the work of a client or of a holder: no test depends on its length",
 	"internal/faults/faults.go later":     "a part of the fault: a statement that arrives late",
 	"internal/faults/redis.go fail":       "a part of the fault: the client's own timeout",
 	"loadtest/loadtest_test.go ServeHTTP": "the time that a service takes for an order is what open loads measure",
+
+	"internal/ledger/sqltx/postgres_test.go TestCommit_StandbyAway": "the standby never confirms, however long the test waits",
+	"internal/lock/etcd/address_test.go TestCredentialsAndTLS":      "New must fail, although it has the time to succeed",
+	"internal/lock/locktest/docs_test.go underLock":                 "the code of docs/locks.md",
+	"internal/store/migrate_test.go TestMigrateDown_WhileServing":   "the write may wait for a migration that waits for it",
 
 	"internal/lock/locktest/faults.go endsWithin":    "the end of a lease, and what a Locker does not show: who waits",
 	"internal/lock/locktest/faults.go connectionCut": "a lease may have ended because the machine was busy",
@@ -205,7 +213,7 @@ func (t *timing) faults(used map[string]bool) (faults []string) {
 			return
 		}
 		f, ok := around[1].(*ast.FuncDecl)
-		if !ok || strings.HasPrefix(f.Name.Name, "Benchmark") {
+		if !ok || strings.HasPrefix(f.Name.Name, "Benchmark") || strings.HasPrefix(f.Name.Name, "Example") {
 			return
 		}
 		if measures[f] == nil {
@@ -239,6 +247,12 @@ func rule(around []ast.Node, n ast.Node, measures func(ast.Expr) bool) string {
 		if isCall(n.X, "time", "Now") && (n.Sel.Name == "After" || n.Sel.Name == "Before" && isCondition(around)) {
 			return "has a deadline of its own"
 		}
+	case *ast.CallExpr:
+		switch pkg, name := call(n); {
+		case pkg == "context" && (name == "WithTimeout" || name == "WithTimeoutCause") && isSeconds(n.Args[1]),
+			pkg == "time" && (name == "AfterFunc" || name == "NewTimer") && isSeconds(n.Args[0]):
+			return "has a timeout of its own"
+		}
 	case *ast.BinaryExpr:
 		switch {
 		case (n.Op == token.GTR || n.Op == token.GEQ) && measures(n.X), (n.Op == token.LSS || n.Op == token.LEQ) && measures(n.Y):
@@ -248,6 +262,15 @@ func rule(around []ast.Node, n ast.Node, measures func(ast.Expr) bool) string {
 		}
 	}
 	return ""
+}
+
+// isSeconds reports whether the expression is a number of seconds, minutes or hours.
+func isSeconds(e ast.Expr) bool {
+	if product, ok := e.(*ast.BinaryExpr); ok && product.Op == token.MUL {
+		return isSeconds(product.X) || isSeconds(product.Y)
+	}
+	pkg, name := call(e)
+	return pkg == "time" && (name == "Second" || name == "Minute" || name == "Hour")
 }
 
 // isCondition reports whether the innermost statement around a node is a loop. Then the node is a
@@ -326,10 +349,19 @@ func TestTimingRules(t *testing.T) {
 		{`func TestA(t *testing.T) { synctest.Test(t, func(t *testing.T) { help() }) }; func help() { time.Sleep(1) }; func TestB(t *testing.T) { help() }`, "help sleeps"},
 		{`func (fake) Load() { time.Sleep(1) }`, "Load sleeps"},
 		{"func (fake) Load() {\n time.Sleep(1) // in a bubble\n}", "Load sleeps"}, // the package has no bubble
+		{`func TestA(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), time.Second) }`, "TestA has a timeout of its own"},
+		{`func TestA(t *testing.T) { ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Minute, err) }`, "TestA has a timeout of its own"},
+		{`func TestA(t *testing.T) { defer time.AfterFunc(50*time.Second, kill).Stop() }`, "TestA has a timeout of its own"},
+		{`func TestA(t *testing.T) { end := time.NewTimer(time.Hour) }`, "TestA has a timeout of its own"},
 
 		{`func TestA(t *testing.T) { if took := time.Since(start); took < 5 { t.Error() } }`, ""},
 		{`func TestA(t *testing.T) { if time.Now().Before(end) { t.Error() } }`, ""},
 		{`func TestA(t *testing.T) { t.Log(time.Since(start)) }`, ""},
+		{`func TestA(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), 3*testenv.Patience) }`, ""},
+		{`func TestA(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) }`, ""},
+		{`func TestA(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), lease/2) }`, ""},
+		{`func TestA(t *testing.T) { synctest.Test(t, func(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), time.Minute) }) }`, ""},
+		{`func Example() { ctx, cancel := context.WithTimeout(context.Background(), time.Minute) }`, ""},
 		{`func BenchmarkA(b *testing.B) { if time.Since(start) > 5 { b.Error() } }`, ""},
 		{`func TestA(t *testing.T) { synctest.Test(t, func(t *testing.T) { time.Sleep(1); if time.Since(start) > 1 { t.Error() } }) }`, ""},
 		{`func TestA(t *testing.T) { synctest.Test(t, func(t *testing.T) { help() }) }; func help() { helpMore() }; func helpMore() { time.Sleep(1) }`, ""},
