@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -169,6 +170,34 @@ func TestAdditionOnce(t *testing.T) {
 			addStock(t, i.instance, sku, 5)
 			s.checkBalance(t, i.counter, sku, 0)
 		})
+	})
+}
+
+// TestAfterOverselling checks that units that make up for oversold ones are not sold again without
+// guard, whether orders are cancelled or the total is raised.
+func TestAfterOverselling(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("oversold")
+		addStock(t, i, sku, 5)
+		var orders []order.Order
+		for range 5 {
+			orders = append(orders, mustPlace(t, i, oneUnit(sku)))
+		}
+		s.waitSettled(t, i, sku)
+		s.exec(t, "UPDATE stock SET total = 2, available = -3 WHERE sku = ?", string(sku)) // as an unsound strategy leaves it
+		if _, err := i.Cancel(t.Context(), orders[0].ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+		addStock(t, i, sku, 3)
+		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+		addStock(t, i, sku, 6) // two more than are sold
+		mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
+		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+		s.waitSettled(t, i, sku)
+		s.checkBalance(t, i.counter, sku, 6)
 	})
 }
 
