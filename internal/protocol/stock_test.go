@@ -292,6 +292,23 @@ func TestShrinkAndTake(t *testing.T) {
 	})
 }
 
+// TestShrink_Undelivered checks that units that were added, but have not reached the gate, do not
+// count as sold when the total is lowered.
+func TestShrink_Undelivered(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "lua"})
+		sku := newSKU("shrink")
+		addStock(t, i.instance, sku, 1)
+		i.gate.set(&i.gate.noAdjust, true)
+		addStock(t, i.instance, sku, 4)
+		i.gate.set(&i.gate.noAdjust, false)
+		addStock(t, i.instance, sku, 2)
+		s.waitSettled(t, i.instance, sku)
+		s.checkBalance(t, i.counter, sku, 0)
+	})
+}
+
 // TestShrink_AnswerLost checks that a shrink with a lost COMMIT answer is resolved at once.
 func TestShrink_AnswerLost(t *testing.T) {
 	t.Parallel()
