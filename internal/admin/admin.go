@@ -66,6 +66,7 @@ type Reconciler interface {
 	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error
 	Refill(ctx context.Context, sku stock.SKU) error
 	Deliver(ctx context.Context, sku stock.SKU) error
+	CatchUp(ctx context.Context, skus ...stock.SKU) error
 	FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
 	GiveBack(ctx context.Context, t stock.Take) bool
 }
@@ -168,6 +169,12 @@ func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.
 	}}
 	if a.gate != nil {
 		taken, err := a.gate.Take(ctx, take.Deduction)
+		if errors.Is(err, stock.ErrSoldOut) { // units that were added or returned may not have reached the gate
+			if err := a.reconciler.CatchUp(ctx, set.SKU); err != nil {
+				return ledger.StockRow{}, err
+			}
+			taken, err = a.gate.Take(ctx, take.Deduction)
+		}
 		switch {
 		case errors.Is(err, stock.ErrSoldOut):
 			return ledger.StockRow{}, stock.ErrBelowSold // units in flight count as sold

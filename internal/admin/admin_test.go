@@ -270,6 +270,15 @@ func (r *fakeReconciler) Deliver(_ context.Context, sku stock.SKU) error {
 	return r.noFill
 }
 
+func (r *fakeReconciler) CatchUp(_ context.Context, skus ...stock.SKU) error {
+	r.call("catch up")
+	if r.noFill == nil && r.gate != nil && slices.Equal(skus, []stock.SKU{apple}) {
+		r.gate.available += r.ledger.undelivered
+		r.ledger.undelivered = 0
+	}
+	return r.noFill
+}
+
 func (r *fakeReconciler) FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome {
 	if r.gate != nil && t.Epoch(0) != 1 {
 		r.call("without the receipt")
@@ -377,7 +386,15 @@ func TestShrink(t *testing.T) {
 		{name: "free units", total: 7, available: 3, calls: []string{"set", "take", "shrink", "end"}},
 		{name: "free units without a gate", noGate: true, total: 7, available: 3, calls: []string{"set", "shrink", "end"}},
 		{name: "all free units", total: 4, available: 0, calls: []string{"set", "take", "shrink", "end"}},
-		{name: "sold units", total: 3, want: stock.ErrBelowSold, calls: []string{"set", "take"}},
+		{name: "sold units", total: 3, want: stock.ErrBelowSold, calls: []string{"set", "take", "catch up", "take"}},
+		{
+			name: "units that have not reached the gate", total: 4, available: 0, calls: []string{"set", "take", "catch up", "take", "shrink", "end"},
+			prepare: func(s *shop) { s.gate.available, s.ledger.undelivered = 4, 2 },
+		},
+		{
+			name: "sold units at a gate that may lack others", total: 3, want: stock.ErrUnavailable, calls: []string{"set", "take", "catch up"},
+			prepare: func(s *shop) { s.reconciler.noFill = errUnreachable },
+		},
 		{name: "sold units without a gate", noGate: true, total: 3, want: stock.ErrBelowSold, calls: []string{"set", "shrink", "end"}},
 		{
 			name: "units that the ledger does not have", total: 7, want: stock.ErrBelowSold, calls: []string{"set", "take", "shrink", "end"},

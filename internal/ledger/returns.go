@@ -26,11 +26,11 @@ func (l *Ledger) returnUnits(tx *sqltx.Tx, rows []StockRow, orders ...*order.Ord
 		if n == 0 {
 			continue
 		}
-		row.Available += n
+		forSale := row.add(n)
 		row.Version++
-		if l.hasGate || !l.Generation().Holds(row.Epoch) {
+		if forSale > 0 && (l.hasGate || !l.Generation().Holds(row.Epoch)) {
 			row.Changes++
-			c := stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: n}
+			c := stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: forSale}
 			tx.AtCommit(insertChange(d, c))
 			returned = append(returned, c)
 		}

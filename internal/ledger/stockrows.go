@@ -65,6 +65,14 @@ func (r StockRow) Units() stock.Units {
 	return stock.Units{Total: r.Total, Available: r.Available, Held: r.Total - r.Available}
 }
 
+// add adds units to the row's available, and returns how many of them the gate must get. A fill
+// treats an available below 0 as 0, so units that only make up for oversold ones are not for sale.
+func (r *StockRow) add(units int64) (forSale int64) {
+	before := max(r.Available, 0)
+	r.Available += units
+	return max(r.Available, 0) - before
+}
+
 // stockColumns are the columns of the table stock. Their available does not include units in parts.
 const stockColumns = "sku, kind, total, available, limit_per_buyer, claims_counted_to, epoch, version, changes, opens_at, closes_at"
 
@@ -190,11 +198,11 @@ func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, create
 			return err
 		}
 		row.Total += delta
-		row.Available += delta
+		forSale := row.add(delta)
 		row.Version++
-		if l.hasGate && delta > 0 {
+		if l.hasGate && forSale > 0 {
 			row.Changes++
-			tx.AtCommit(insertChange(tx.Dialect(), stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: delta}))
+			tx.AtCommit(insertChange(tx.Dialect(), stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: forSale}))
 		}
 		return changeRow(ctx, tx, before, &row)
 	})

@@ -135,6 +135,12 @@ var scenarios = []scenario{
 	{name: "pay what is due", prepare: placed("due"), do: paying},
 	{name: "pay late", prepare: placed(Expired), do: paying},
 	{name: "pay late at a stale gate", prepare: both(placed(Expired), stale), do: paying},
+	{name: "pay late before the units are at the gate", prepare: both(placed(Expired), func(_ *testing.T, s *shop) { s.gate.available[apple] = 0 }), do: paying},
+	{name: "pay late what is sold out", prepare: both(placed(Expired), func(t *testing.T, s *shop) {
+		for range units {
+			s.mustPlace(t, ask())
+		}
+	}), do: paying},
 	{name: "pay with a payment of another order", prepare: func(t *testing.T, s *shop) {
 		placed(Pending)(t, s)
 		s.ledger.payments["payment-1"] = Payment{ID: "payment-1", OrderID: uuid.New()}

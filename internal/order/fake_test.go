@@ -456,6 +456,17 @@ func (r *fakeReconciler) PrepareRetry(_ context.Context, reason error, skus ...s
 	return nil
 }
 
+// CatchUp sets the gate's counts to the ledger's, less what is in flight.
+func (r *fakeReconciler) CatchUp(_ context.Context, skus ...stock.SKU) error {
+	if err := r.call("CatchUp"); err != nil {
+		return err
+	}
+	for _, sku := range skus {
+		r.update(sku)
+	}
+	return nil
+}
+
 func (r *fakeReconciler) FinishTake(_ context.Context, t stock.Take, out Outcome) Outcome {
 	if err := r.call("FinishTake"); err != nil && !out.Committed() {
 		return Unknown(errors.Join(out.Reason(), err))
@@ -498,17 +509,24 @@ func (r *fakeReconciler) giveBack(t stock.Take) bool {
 
 // BringToGate sets the gate's counts to the ledger's, less what is in flight.
 func (r *fakeReconciler) BringToGate(_ context.Context, additions ...stock.Change) {
-	if r.call("BringToGate") != nil || r.gate == nil {
+	if r.call("BringToGate") != nil {
 		return
 	}
 	for _, c := range additions {
-		sku := c.SKU
-		r.gate.available[sku] = r.ledger.available[sku]
-		for _, t := range r.gate.inFlight {
-			for _, line := range t.Lines {
-				if line.SKU == sku {
-					r.gate.available[sku] -= line.Quantity
-				}
+		r.update(c.SKU)
+	}
+}
+
+// update sets the gate's count to the ledger's, less what is in flight.
+func (r *fakeReconciler) update(sku stock.SKU) {
+	if r.gate == nil {
+		return
+	}
+	r.gate.available[sku] = r.ledger.available[sku]
+	for _, t := range r.gate.inFlight {
+		for _, line := range t.Lines {
+			if line.SKU == sku {
+				r.gate.available[sku] -= line.Quantity
 			}
 		}
 	}

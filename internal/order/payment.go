@@ -61,8 +61,9 @@ func (s *Service) Pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 
 func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order, error) {
 	var (
-		late = s.late
-		last error // why the latest try failed
+		late     = s.late
+		caughtUp bool  // the gate has all units that have returned, also those of this order
+		last     error // why the latest try failed
 	)
 	for try := 1; try <= maxTries; try++ {
 		found, _, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, onPayment(payment, late))
@@ -97,6 +98,12 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 				return Order{}, err
 			}
 			last = reason
+		case errors.Is(reason, stock.ErrSoldOut) && !caughtUp:
+			if err := s.reconciler.CatchUp(ctx, found.SKUs()...); err != nil {
+				return Order{}, err
+			}
+			caughtUp, last = true, reason
+			continue
 		case stock.Final(reason):
 			late = Refuse
 		default:

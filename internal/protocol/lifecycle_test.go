@@ -267,6 +267,46 @@ func TestLatePaymentBeforeTheSettle(t *testing.T) {
 	})
 }
 
+// TestLatePayment_Undelivered pays an order late whose units have returned to the ledger, but not to
+// the gate: the instance that expired the order was killed after its commit. Another instance may
+// have been killed during a refill before that.
+func TestLatePayment_Undelivered(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		i := s.openLife(t, settings{strategy: "lua"})
+		for _, refilling := range []bool{false, true} {
+			lines := []stock.Line{{SKU: newSKU("a"), Quantity: 1}, {SKU: newSKU("b"), Quantity: 1}}
+			for _, line := range lines {
+				addStock(t, i.instance, line.SKU, 1)
+			}
+			o := mustPlace(t, i.instance, request(lines...))
+			for _, line := range lines {
+				s.waitSettled(t, i.instance, line.SKU)
+				if row, err := i.ledger.Row(t.Context(), line.SKU); err != nil {
+					t.Fatal(err)
+				} else if refilling {
+					if _, err := i.ledger.RaiseEpoch(t.Context(), line.SKU, row.Epoch, 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			s.expiresIn(t, o.ID, -time.Second)
+			if err := i.ledger.RenewJob(t.Context(), i.job); err != nil {
+				t.Fatal(err)
+			}
+			if done, err := i.ledger.Expire(t.Context(), i.job, new(ledger.ExpiryRound), 1); err != nil || done.Expired != 1 {
+				t.Fatal(done, err)
+			}
+			if _, err := i.Pay(t.Context(), o.ID, o.ID.String()); err != nil {
+				t.Errorf("during a refill %v: a late payment was answered %v, although the units are back", refilling, err)
+			}
+			for _, line := range lines {
+				s.checkLifecycle(t, i.instance, line.SKU, o.ID)
+			}
+		}
+	})
+}
+
 // TestRaces lets two payments, a cancellation and expiry coincide at the deadline on two instances,
 // whose clocks are an hour apart. In a third of the rounds late payments are refused, and in
 // another third a second buyer wants the unit. Each order must end in one state, its units must add
@@ -293,7 +333,7 @@ func TestRaces(t *testing.T) {
 		}
 		reviving := open(order.Revive)
 		kinds := []raceKind{
-			{among: reviving, sku: newSKU("revived")},
+			{among: reviving, sku: newSKU("revived"), revives: true},
 			{among: open(order.Refuse), sku: newSKU("refused")},
 			{among: reviving, sku: newSKU("wanted"), wanted: true},
 		}
@@ -328,6 +368,8 @@ type raceKind struct {
 	among  []*instance
 	sku    stock.SKU // SKU with one unit
 	wanted bool      // a second buyer orders the unit
+	// revives says that a late payment revives the order, because nobody else wants the unit.
+	revives bool
 }
 
 // race places one order, lets payments, a cancellation and expiry coincide at its deadline, and
@@ -383,6 +425,9 @@ func (s *shop) race(t *testing.T, kind raceKind, job ledger.Job, round int) (end
 	after, err := among[0].Order(t.Context(), o.ID)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if kind.revives && after.Status == order.Expired {
+		t.Errorf("order %s has expired, although it was paid late and its unit is free", o.ID)
 	}
 	if second != uuid.Nil {
 		if after.Status == order.Paid {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/admin"
 	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -172,6 +173,34 @@ func TestAdditionOnce(t *testing.T) {
 	})
 }
 
+// TestAfterOverselling checks that units that make up for oversold ones are not sold again without
+// guard, whether orders are cancelled or the total is raised.
+func TestAfterOverselling(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		i := s.open(t, settings{strategy: "lua", noGuard: true})
+		sku := newSKU("oversold")
+		addStock(t, i, sku, 5)
+		var orders []order.Order
+		for range 5 {
+			orders = append(orders, mustPlace(t, i, oneUnit(sku)))
+		}
+		s.waitSettled(t, i, sku)
+		s.exec(t, "UPDATE stock SET total = 2, available = -3 WHERE sku = ?", string(sku)) // as an unsound strategy leaves it
+		if _, err := i.Cancel(t.Context(), orders[0].ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+		addStock(t, i, sku, 3)
+		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+		addStock(t, i, sku, 6) // two more than are sold
+		mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 2}))
+		mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
+		s.waitSettled(t, i, sku)
+		s.checkBalance(t, i.counter, sku, 6)
+	})
+}
+
 // TestSweepsAtOnce checks that two instances may deliver the same additions and refill the same
 // count at the same moment.
 func TestSweepsAtOnce(t *testing.T) {
@@ -260,6 +289,23 @@ func TestShrinkAndTake(t *testing.T) {
 		}
 		s.waitSettled(t, i.instance, sku)
 		s.checkBalance(t, i.instance.counter, sku, 2)
+	})
+}
+
+// TestShrink_Undelivered checks that units that were added, but have not reached the gate, do not
+// count as sold when the total is lowered.
+func TestShrink_Undelivered(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		i := s.openHooked(t, settings{strategy: "lua"})
+		sku := newSKU("shrink")
+		addStock(t, i.instance, sku, 1)
+		i.gate.set(&i.gate.noAdjust, true)
+		addStock(t, i.instance, sku, 4)
+		i.gate.set(&i.gate.noAdjust, false)
+		addStock(t, i.instance, sku, 2)
+		s.waitSettled(t, i.instance, sku)
+		s.checkBalance(t, i.counter, sku, 0)
 	})
 }
 

@@ -45,6 +45,10 @@ func TestBrokenCalls(t *testing.T) {
 				return err
 			},
 		},
+		"CatchUp": {
+			[]stock.SKU{"added", "lost"}, true,
+			func(ctx context.Context, s *shop) error { return s.CatchUp(ctx, "added", "lost") },
+		},
 		"PrepareRetry": {
 			[]stock.SKU{"lost"}, false,
 			func(ctx context.Context, s *shop) error { return s.PrepareRetry(ctx, stock.ErrNotFilled, "lost") },

@@ -20,6 +20,21 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 	return err
 }
 
+// CatchUp brings the gate's counts of the SKUs up to what the ledger has committed. The gate may lack
+// units for a moment after they were added or returned. Call CatchUp before such a lack has a lasting
+// consequence.
+func (r *Reconciler) CatchUp(ctx context.Context, skus ...stock.SKU) error {
+	for _, sku := range skus {
+		if err := r.Refill(ctx, sku); err != nil {
+			return err
+		}
+		if err := r.Deliver(ctx, sku); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // delivery is what a delivery has done.
 type delivery struct {
 	applied int          // additions
