@@ -42,7 +42,7 @@ func TestErrors_Duplicate(t *testing.T) {
 		insertStock(t, s.Ledger(), "a")
 		again := "INSERT INTO stock (sku, kind, total, available) VALUES ('a', 'product', 1, 1)"
 		_, direct := s.Ledger().Exec(t.Context(), again)
-		_, raw := connections(t, s).ExecContext(t.Context(), again)
+		_, raw := s.Pool().ExecContext(t.Context(), again)
 		for name, err := range map[string]error{
 			"Exec":    direct,
 			"driver":  raw,
@@ -307,7 +307,7 @@ func TestErrors_KnownRollbackAtCommit(t *testing.T) {
 		run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
 		connection := one[int64](t, tx, "SELECT CONNECTION_ID()")
 
-		lock, err := connections(t, s).Conn(t.Context())
+		lock, err := s.Pool().Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

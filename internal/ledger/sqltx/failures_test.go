@@ -59,7 +59,7 @@ func TestLostConnection(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := faults.NewDriver(connections(t, s).Driver(), "file:"+u.Path, nil)
+			d := faults.NewDriver(s.Pool().Driver(), "file:"+u.Path, nil)
 			faulty := sql.OpenDB(d)
 			d.Arm(faults.Fault{Kind: faults.Refused, Nth: n})
 			committed, err := write(t.Context(), sqltx.New(store.OverSQLite(s.DB(), faulty), sqltx.SQLite))
@@ -108,9 +108,7 @@ func TestNothingIsBegun(t *testing.T) {
 		if rows := one[int](t, db, "SELECT COUNT(*) FROM stock"); rows != 1 {
 			t.Errorf("there are %d rows, want 1", rows)
 		}
-		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-			t.Errorf("%d connections are in use", inUse)
-		}
+		noneInUse(t, s.Pool(), "the end")
 	})
 }
 
@@ -158,9 +156,7 @@ func TestRefusedStatements(t *testing.T) {
 			if total := one[int](t, db, "SELECT total FROM stock WHERE sku = 'a'"); total != 10 {
 				t.Errorf("%s: the total is %d", name, total)
 			}
-			if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-				t.Errorf("%s: %d connections are in use", name, inUse)
-			}
+			noneInUse(t, s.Pool(), name)
 		}
 	})
 }
@@ -192,9 +188,7 @@ func TestTransactionIsOver(t *testing.T) {
 			if err := tx.Commit(); !errors.Is(err, sql.ErrTxDone) || errors.Is(err, sqltx.ErrUnknownOutcome) {
 				t.Errorf("Commit after %s: %v", name, err)
 			}
-			if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-				t.Errorf("%d connections are in use after %s", inUse, name)
-			}
+			noneInUse(t, s.Pool(), name)
 		}
 	})
 }
@@ -228,9 +222,7 @@ func TestQueryRow(t *testing.T) {
 	if err := db.QueryRow(t.Context(), []any{&n}, "SELECT 'text'"); err == nil {
 		t.Error("a text was read as a number")
 	}
-	if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-		t.Errorf("%d connections are in use", inUse)
-	}
+	noneInUse(t, s.Pool(), "the end")
 	pg := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	if err := pg.QueryRow(t.Context(), []any{&n}, "SELECT 1 / (2 - n) FROM generate_series(1, 2) AS n"); !sqltx.IsStatementError(err) {
 		t.Errorf("the second row fails: %v", err)

@@ -19,7 +19,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 	primary, standby := testenv.OwnPostgresPair(t)
 	admin := storetest.Migrated(t, primary.URL()).Ledger()
 	s := storetest.SQL(t, primary.URL()+"&statement_timeout=1500&lock_timeout=200")
-	connections(t, s).SetMaxIdleConns(0) // no idle sessions, because the test terminates some
+	s.Pool().SetMaxIdleConns(0) // no idle sessions, because the test terminates some
 	db := s.Ledger()
 	for _, sku := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		insertStock(t, admin, sku)
@@ -56,7 +56,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 		return err
 	}
 	single := storetest.SQL(t, primary.URL())
-	connections(t, single).SetMaxOpenConns(1)
+	single.Pool().SetMaxOpenConns(1)
 	aloneAgain := func(ctx context.Context, update string) error { // in a session that is used again
 		_, err := single.Ledger().Exec(ctx, update)
 		return err

@@ -301,7 +301,7 @@ func TestRollback_Failed(t *testing.T) {
 		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
 		insertStock(t, db, "a")
-		connections(t, s).SetMaxOpenConns(1)
+		s.Pool().SetMaxOpenConns(1)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		tx := begin(t, ctx, db)
@@ -344,7 +344,7 @@ func TestFirstQuery(t *testing.T) {
 	inEachWay(t, func(t *testing.T, dbURL string) {
 		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
-		connections(t, s).SetMaxOpenConns(1)
+		s.Pool().SetMaxOpenConns(1)
 		other := storetest.SQL(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		insertStock(t, db, "b")
@@ -425,9 +425,7 @@ func TestFirstQuery(t *testing.T) {
 		if _, err := read(tx); !errors.Is(err, sql.ErrTxDone) {
 			t.Errorf("after the end: %v", err)
 		}
-		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-			t.Errorf("%d connections are in use", inUse)
-		}
+		noneInUse(t, s.Pool(), "the end")
 	})
 }
 
@@ -446,9 +444,7 @@ func TestFirstQuery_Lost(t *testing.T) {
 		if err := tx.Commit(); err == nil {
 			t.Error("it was committed")
 		}
-		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-			t.Errorf("%d connections are in use", inUse)
-		}
+		noneInUse(t, s.Pool(), "the end")
 	})
 }
 
@@ -480,8 +476,6 @@ func TestAtCommit(t *testing.T) {
 				t.Errorf("%s: %d left", name, left)
 			}
 		}
-		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-			t.Errorf("%d connections are in use", inUse)
-		}
+		noneInUse(t, s.Pool(), "the end")
 	})
 }
