@@ -269,26 +269,42 @@ func TestCommit_NotSent(t *testing.T) {
 	})
 }
 
-// TestQueryRow_NotBegun checks that the error of a transaction which cannot begin
-// is returned if its first statement is a QueryRow.
-func TestQueryRow_NotBegun(t *testing.T) {
+// TestBeginFails checks that the first statement of a transaction returns the error of BEGIN,
+// whichever method runs it.
+func TestBeginFails(t *testing.T) {
+	const query = "SELECT COUNT(*) FROM stock"
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		db := storetest.Migrated(t, dbURL).Ledger()
 		if db.Dialect() == sqltx.SQLite {
 			holder := begin(t, t.Context(), db)
 			defer holder.Rollback()
 			run(t, holder, "UPDATE stock SET available = 7") // holds the write lock
-			db = storetest.SQL(t, dbURL+"?_pragma=busy_timeout(100)").Ledger()
+			db = storetest.SQL(t, dbURL+"?_pragma=busy_timeout(1)").Ledger()
 		}
-		tx := begin(t, t.Context(), db)
-		defer tx.Rollback()
-		want := sqltx.IsRetryable
-		if db.Dialect() != sqltx.SQLite {
-			tx.LoseConnection()
-			want = sqltx.IsUnsent
-		}
-		if err := tx.QueryRow(t.Context(), []any{new(int)}, "SELECT COUNT(*) FROM stock"); !want(err) {
-			t.Errorf("%v is %q", err, classes(err))
+		for name, first := range map[string]func(*sqltx.Tx) error{
+			"Exec": func(tx *sqltx.Tx) error {
+				_, err := tx.Exec(t.Context(), "UPDATE stock SET available = 0")
+				return err
+			},
+			"ExecAll": func(tx *sqltx.Tx) error {
+				_, err := tx.ExecAll(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 0"})
+				return err
+			},
+			"QueryEach": func(tx *sqltx.Tx) error {
+				return tx.QueryEach(t.Context(), func(*sql.Rows) error { return nil }, query)
+			},
+			"QueryRow": func(tx *sqltx.Tx) error { return tx.QueryRow(t.Context(), []any{new(int)}, query) },
+		} {
+			tx := begin(t, t.Context(), db)
+			want := sqltx.IsRetryable
+			if db.Dialect() != sqltx.SQLite {
+				tx.LoseConnection()
+				want = sqltx.IsUnsent
+			}
+			if err := first(tx); !want(err) {
+				t.Errorf("%s: %v is %q", name, err, classes(err))
+			}
+			tx.Rollback()
 		}
 	})
 }
