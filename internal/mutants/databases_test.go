@@ -28,7 +28,7 @@ var databases = []mutant{
 	{"a cancelled statement of a pipeline is an unknown outcome", sqltxTx, "query: queryPostgres, open: openPostgres", "query: queryPostgres, open: func(context.Context, *sql.Conn) bool { return false }", "internal/ledger/sqltx TestTexts_RefusedInTheMiddle/PostgreSQL"},
 	{"a quote is written as it is", sqltxDialect, "c == '-', c == '_'", "c == '-', c == '\\'', c == '_'", "internal/ledger/sqltx TestAppendText/SQLite"},
 	{"a backslash is written as it is", sqltxDialect, "c == '-', c == '_'", "c == '-', c == '\\\\', c == '_'", "internal/ledger/sqltx TestAppendText/MariaDB"},
-	{"a lost answer to a text means no commit", sqltxTx, "return fmt.Errorf(\"%w: %w\", ErrUnknownOutcome, err)", "return err", "internal/ledger/sqltx TestCommitIf_AnswerLost/MariaDB"},
+	{"a lost answer to a text means no commit", sqltxTx, "return fmt.Errorf(\"%w: %w\", ErrUnknownOutcome, err)", "return err", "internal/ledger/sqltx TestCommit_AnswerLost/MariaDB"},
 	{"a text to a node of a Galera cluster", sqltxMySQL, "if s.galera() ||", "if", "internal/ledger/sqltx TestTexts_OnlyWhereTheyAreSafe"},
 	{"a text to an unknown server", sqltxMySQL, "return slices.ContainsFunc(mysqlBuilds", "return true || slices.ContainsFunc(mysqlBuilds", "internal/ledger/sqltx TestTexts_OnlyWhereTheyAreSafe"},
 	{"a text to every server", sqltxMySQL, "session.texts = c.texts && server.keepsTransactions()", "session.texts = c.texts", "internal/ledger/sqltx TestConnect"},

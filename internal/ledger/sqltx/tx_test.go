@@ -4,15 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net/url"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -157,73 +156,24 @@ func TestAppendText(t *testing.T) {
 	})
 }
 
-// wired returns a wire to the server of dbURL, and the URL of the database
-// through it.
-func wired(t *testing.T, dbURL string) (wire *testenv.Wire, wireURL string) {
-	t.Helper()
-	wire = testenv.NewWire(t, dbURL)
-	return wire, wire.Through(dbURL)
-}
-
-// TestCommitIf_AnswerLost checks that the outcome of a text is unknown if the
-// server commits and its answer is lost.
-func TestCommitIf_AnswerLost(t *testing.T) {
-	t.Parallel()
-	forEachServer(t, func(t *testing.T, dbURL string) {
-		wire, wireURL := wired(t, dbURL)
-		db, direct := storetest.Migrated(t, wireURL).Ledger(), storetest.SQL(t, dbURL).Ledger()
-		insertStock(t, db, "a")
-		first := sqltx.Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}
-		if committed, err := commitIf(t.Context(), db, first, 1, inserting("c")); !committed || err != nil { // prepares the statements
-			t.Fatalf("committed %v, %v", committed, err)
-		}
-		run(t, direct, "DELETE FROM stock WHERE sku IN ('c', 'more')")
-		run(t, direct, "UPDATE stock SET available = 10")
-		var cutter sync.WaitGroup
-		defer cutter.Wait()
-		committed, err := commitIf(t.Context(), db, first, 1, func(checked func(string) string) []sqltx.Statement {
-			wire.Mute()
-			cutter.Go(func() {
-				defer wire.Cut()
-				if err := testenv.Poll(testenv.Patience, func() error {
-					var left int
-					err := direct.QueryRow(t.Context(), []any{&left}, "SELECT available FROM stock WHERE sku = 'a'")
-					if err == nil && left != 7 {
-						err = fmt.Errorf("%d units are left", left)
-					}
-					return err
-				}); err != nil {
-					t.Error(err)
-				}
-			})
-			return inserting("c")(checked)
-		})
-		if committed || !errors.Is(err, sqltx.ErrUnknownOutcome) {
-			t.Errorf("committed %v, %v", committed, err)
-		}
-	})
-}
-
-// TestCommit_AnswerLost checks that the outcome of a COMMIT is unknown if the
-// server commits and its answer is lost.
+// TestCommit_AnswerLost checks that the outcome is unknown if the server commits and its answer is
+// lost, whether the COMMIT was sent alone or with other statements.
 func TestCommit_AnswerLost(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
-		wire, wireURL := wired(t, dbURL)
+		wire, wireURL := faults.NewWire(t, dbURL)
 		db, direct := storetest.Migrated(t, wireURL).Ledger(), storetest.SQL(t, dbURL).Ledger()
 		insertStock(t, db, "a")
-		tx := begin(t, t.Context(), db)
-		run(t, tx, "UPDATE stock SET available = 7 WHERE sku = 'a'")
-		wire.Mute()
-		done := make(chan error, 1)
-		go func() { done <- tx.Commit() }()
-		testenv.Await(t, "it is committed", func() bool {
-			return one[int](t, direct, "SELECT available FROM stock WHERE sku = 'a'") == 7
-		})
-		wire.Cut()
-		wire.Thaw()
-		if err := <-done; !errors.Is(err, sqltx.ErrUnknownOutcome) {
-			t.Errorf("%v, want an unknown outcome", err)
+		for name, write := range writes {
+			wire.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
+			committed, err := write(t.Context(), db)
+			if _, injected := wire.Disarm(); committed || len(injected) != 1 || !errors.Is(err, sqltx.ErrUnknownOutcome) {
+				t.Errorf("%s: committed %v after %q, %v", name, committed, injected, err)
+			}
+			if rows := one[int](t, direct, "SELECT COUNT(*) FROM stock WHERE sku = 'b'"); rows != 1 {
+				t.Errorf("%s: the server has %d rows", name, rows)
+			}
+			run(t, direct, "DELETE FROM stock WHERE sku <> 'a'")
 		}
 	})
 }
@@ -449,10 +399,10 @@ func TestFirstQuery(t *testing.T) {
 func TestFirstQuery_Lost(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
-		wire, wireURL := wired(t, dbURL)
+		wire, wireURL := faults.NewWire(t, dbURL)
 		s := storetest.Migrated(t, wireURL)
 		tx := begin(t, t.Context(), s.Ledger())
-		wire.Cut()
+		wire.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
 		n := 0
 		if err := tx.QueryRow(t.Context(), []any{&n}, "SELECT 1"); err == nil || n != 0 {
 			t.Errorf("read %d, %v", n, err)
