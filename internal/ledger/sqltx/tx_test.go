@@ -73,7 +73,8 @@ func TestCommitIf(t *testing.T) {
 }
 
 func testCommitIf(t *testing.T, dbURL string) {
-	db := storetest.Migrated(t, dbURL).Ledger()
+	s := storetest.Migrated(t, dbURL)
+	db := s.Ledger()
 	requiring := func(condition string) func(func(string) string) []sqltx.Statement {
 		return func(checked func(string) string) []sqltx.Statement {
 			return append(inserting("c")(checked), sqltx.Statement{
@@ -128,6 +129,7 @@ func testCommitIf(t *testing.T, dbURL string) {
 	if n := one[int](t, db, "SELECT COUNT(*) FROM stock WHERE sku = 'c'"); n != 1 {
 		t.Errorf("%d rows have the guarded value, want 1", n)
 	}
+	noneInUse(t, s.Pool(), "the end")
 }
 
 // TestAppendText checks that every text is stored as it is, by the driver with and
