@@ -26,7 +26,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -143,14 +142,12 @@ func pay(payment string) func(order.Locked) (order.Transition, error) {
 }
 
 // openShelf opens the SQLite file with a driver that injects faults.
-func openShelf(t *testing.T, path string, has contents) *shelf {
+func openShelf(t *testing.T, path string, errs map[faults.Kind]error, has contents) *shelf {
 	t.Helper()
-	healthy := storetest.SQL(t, "sqlite://"+path+"?_pragma=synchronous(off)")
-	driver := faults.NewDriver(healthy.Pool().Driver(), "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=synchronous(off)", sqliteErrors(t, healthy.Pool()))
-	faulty := sql.OpenDB(driver)
-	t.Cleanup(func() { _ = faulty.Close() })
-	s := &shelf{healthy: healthy.Ledger(), faults: driver.Injector, contents: has}
-	db := sqltx.New(store.OverSQLite(storetest.SQL(t, "sqlite://"+path).DB(), faulty), sqltx.SQLite)
+	const parameters = "_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=synchronous(off)"
+	db, _, injector := storetest.FaultySQLite(t, "sqlite://"+path, parameters, errs)
+	healthy := storetest.SQL(t, "sqlite://"+path+"?_pragma=synchronous(off)").Ledger()
+	s := &shelf{healthy: healthy, faults: injector, contents: has}
 	open := func(gate bool, c cutter.Cutter) *Ledger {
 		l := New(db, Options{
 			Strategy: "merged", Cutter: c, HasGate: gate, Group: 8, Parallel: 1, PaymentWindow: time.Hour,
@@ -164,44 +161,6 @@ func openShelf(t *testing.T, path string, has contents) *shelf {
 	}
 	s.l, s.bare = open(true, cutter.Merged()), open(false, cutter.Optimistic())
 	return s
-}
-
-// sqliteErrors causes errors of SQLite and returns them.
-func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
-	t.Helper()
-	tx, err := pool.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	refused := func(db interface {
-		ExecContext(context.Context, string, ...any) (sql.Result, error)
-	}, statement string,
-	) error {
-		_, err := db.ExecContext(t.Context(), statement)
-		if err == nil {
-			t.Fatalf("%s succeeds", statement)
-		}
-		return err
-	}
-	impatient, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer impatient.Close()
-	if _, err := impatient.ExecContext(t.Context(), "PRAGMA busy_timeout = 0"); err != nil {
-		t.Fatal(err)
-	}
-	answers := map[faults.Kind]error{faults.LockTimeout: refused(impatient, "BEGIN IMMEDIATE")}
-	if _, err := impatient.ExecContext(t.Context(), "PRAGMA busy_timeout = 5000"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec("INSERT INTO jobs (name, holder, token, held_until) VALUES ('twice', '', 1, '')"); err != nil {
-		t.Fatal(err)
-	}
-	answers[faults.Duplicate] = refused(tx, "INSERT INTO jobs (name, holder, token, held_until) VALUES ('twice', '', 1, '')")
-	answers[faults.BadValue] = refused(tx, "INSERT INTO jobs (name, holder, token, held_until) VALUES (NULL, NULL, NULL, NULL)")
-	return answers
 }
 
 // tables returns the tables of the ledger.
@@ -750,6 +709,7 @@ func testFaults(t *testing.T, calls callsOf) {
 // template is a file from which shelves are copied.
 type template struct {
 	path string
+	errs map[faults.Kind]error // errors of SQLite
 	contents
 }
 
@@ -759,12 +719,13 @@ func openTemplate(t *testing.T) template {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := openShelf(t, u.Path, contents{})
+	errs := storetest.SQLiteErrors(t)
+	s := openShelf(t, u.Path, errs, contents{})
 	s.fill(t)
 	if _, err := s.healthy.Exec(t.Context(), "VACUUM INTO ?", u.Path+".template"); err != nil {
 		t.Fatal(err)
 	}
-	return template{u.Path + ".template", s.contents}
+	return template{u.Path + ".template", errs, s.contents}
 }
 
 // copy opens a copy of the template.
@@ -781,7 +742,7 @@ func (f template) copy(t *testing.T) *shelf {
 	if err := os.WriteFile(u.Path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return openShelf(t, u.Path, f.contents)
+	return openShelf(t, u.Path, f.errs, f.contents)
 }
 
 // snapshot returns a function that undoes the changes since then.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"syscall"
 	"testing"
 
@@ -14,7 +14,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -55,14 +54,9 @@ func TestLostConnection(t *testing.T) {
 			dbURL := testenv.SQLite(t)
 			s := storetest.Migrated(t, dbURL)
 			insertStock(t, s.Ledger(), "a")
-			u, err := url.Parse(dbURL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := faults.NewDriver(s.Pool().Driver(), "file:"+u.Path, nil)
-			faulty := sql.OpenDB(d)
+			db, faulty, d := storetest.FaultySQLite(t, dbURL, "", nil)
 			d.Arm(faults.Fault{Kind: faults.Refused, Nth: n})
-			committed, err := write(t.Context(), sqltx.New(store.OverSQLite(s.DB(), faulty), sqltx.SQLite))
+			committed, err := write(t.Context(), db)
 			_, faults := d.Disarm()
 			injected = len(faults) > 0
 			if injected != errors.Is(err, io.ErrUnexpectedEOF) || injected == committed {
@@ -72,12 +66,7 @@ func TestLostConnection(t *testing.T) {
 			if rows == 1 != committed {
 				t.Errorf("%s: committed %v after %v, and there are %d rows", name, committed, faults, rows)
 			}
-			if inUse := faulty.Stats().InUse; inUse != 0 {
-				t.Errorf("%s: %d connections are in use after %v", name, inUse, faults)
-			}
-			if err := faulty.Close(); err != nil {
-				t.Error(err)
-			}
+			noneInUse(t, faulty, fmt.Sprint(name, faults))
 			if n > 10 {
 				t.Fatalf("%s never ends without a fault", name)
 			}
