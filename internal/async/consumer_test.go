@@ -118,20 +118,6 @@ func (r *rig) consumer() *Consumer {
 	return NewConsumer(&impatient{r.journal}, r.ledger, &reconciler{r}, ignore, slog.New(slog.DiscardHandler), registry, nil)
 }
 
-// run runs a consumer until stop is called.
-func run(t *testing.T, c *Consumer) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running sync.WaitGroup
-	running.Go(func() { c.Run(ctx) })
-	stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
 // waitEmpty waits until the journal has no order.
 func (r *rig) waitEmpty(t *testing.T) {
 	t.Helper()
@@ -258,8 +244,8 @@ func TestOrdersLeaveTheJournal(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		takes := r.queue(t, maxBatch+50)
 		one, other := r.consumer(), r.consumer()
-		run(t, one)
-		run(t, other)
+		testenv.Background(t, one.Run)
+		testenv.Background(t, other.Run)
 		takes = append(takes, r.queue(t, 50)...)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Pending)
@@ -286,7 +272,7 @@ func TestClaimsFromTheDead(t *testing.T) {
 		for _, taken := range takes[:4] {
 			r.ledger.Record(t.Context(), taken)
 		}
-		run(t, r.consumer())
+		testenv.Background(t, r.consumer().Run)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Pending)
 	})
@@ -308,7 +294,7 @@ func TestUnknownOutcome(t *testing.T) {
 			return order.Unknown(errors.New("the connection broke")), true
 		}
 		takes := r.queue(t, 3)
-		run(t, r.consumer())
+		testenv.Background(t, r.consumer().Run)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Pending)
 		for _, again := range r.ledger.recorded {
@@ -328,7 +314,7 @@ func TestRefusedOrder(t *testing.T) {
 			return order.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
 		}
 		takes := r.queue(t, 3)
-		run(t, r.consumer())
+		testenv.Background(t, r.consumer().Run)
 		r.waitEmpty(t)
 		r.check(t, takes, order.TurnedDown)
 	})
@@ -346,7 +332,7 @@ func TestCommittedByAnother(t *testing.T) {
 			return order.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
 		}
 		takes := r.queue(t, 3)
-		run(t, r.consumer())
+		testenv.Background(t, r.consumer().Run)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Pending)
 	})
@@ -364,7 +350,7 @@ func TestStaleTake(t *testing.T) {
 		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
 			return order.Refused(stock.Refuse(sku, stock.ErrStaleEpoch)), taken.Epoch(0) != r.epoch
 		}
-		run(t, r.consumer())
+		testenv.Background(t, r.consumer().Run)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Pending)
 		for _, taken := range takes {
@@ -382,7 +368,7 @@ func TestTwin(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		takes := r.queue(t, 1)
 		r.ledger.rows[takes[0].OrderID] = order.Order{ID: takes[0].OrderID, TakeID: uuid.New(), Status: order.Cancelled}
-		run(t, r.consumer())
+		testenv.Background(t, r.consumer().Run)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Cancelled)
 	})
@@ -400,7 +386,7 @@ func TestBusyLedger(t *testing.T) {
 			return order.Refused(stock.ErrBusy), true
 		}
 		takes := r.queue(t, 1)
-		stop := run(t, r.consumer())
+		stop := testenv.Background(t, r.consumer().Run)
 		<-tried
 		stop()
 		if got, ok, err := r.journal.Queued(t.Context(), takes[0].OrderID); err != nil || !ok || got.TakeID != takes[0].TakeID {
@@ -410,7 +396,7 @@ func TestBusyLedger(t *testing.T) {
 			t.Errorf("the gate has %+v, %v", levels, err)
 		}
 		r.ledger.before = nil
-		run(t, r.consumer())
+		testenv.Background(t, r.consumer().Run)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Pending)
 	})
@@ -453,7 +439,7 @@ func TestStopFinishesWhatWasRead(t *testing.T) {
 		}
 		takes := r.queue(t, 1)
 		c := r.consumer()
-		stop := run(t, c)
+		stop := testenv.Background(t, c.Run)
 		<-reached
 		stopped := make(chan struct{})
 		go func() {
@@ -504,7 +490,7 @@ func TestFullJournal(t *testing.T) {
 	if err := r.client.XTrimMaxLen(t.Context(), r.key("journal"), 2*maxBatch).Err(); err != nil { // the consumer removes the rest
 		t.Fatal(err)
 	}
-	run(t, r.consumer())
+	testenv.Background(t, r.consumer().Run)
 	r.waitEmpty(t)
 	r.check(t, takes, order.Pending)
 }

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -124,16 +123,10 @@ func TestKeepClock(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
 	s.l.clock.last.Store(nil)
-	ctx, stop := context.WithCancel(t.Context())
 	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
-	kept := make(chan struct{})
-	go func() {
-		defer close(kept)
-		s.l.KeepClock(ctx)
-	}()
+	stop := testenv.Background(t, s.l.KeepClock)
 	testenv.Await(t, "the clock is known", func() bool { return s.l.ClockKnown() == nil })
 	stop()
-	testenv.Receive(t, "KeepClock ends", kept)
 	if _, injected := s.faults.Disarm(); len(injected) != 1 {
 		t.Errorf("faults: %q", injected)
 	}

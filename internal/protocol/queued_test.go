@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -85,24 +84,10 @@ func (s *shop) openQueueing(t *testing.T, set settings) queueing {
 	return q
 }
 
-// consume commits queued orders until stop is called.
-func consume(t *testing.T, i *instance) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running sync.WaitGroup
-	running.Go(func() { i.consumer.Run(ctx) })
-	stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
 // drain commits all queued orders.
 func drain(t *testing.T, i *instance) {
 	t.Helper()
-	stop := consume(t, i)
+	stop := testenv.Background(t, i.consumer.Run)
 	waitFinished(t, i)
 	stop()
 }
@@ -158,7 +143,7 @@ func TestQueuedOrder(t *testing.T) {
 		addStock(t, other, sku, 5)
 		reached, proceed := i.cutter.before.arm()
 		defer proceed()
-		consume(t, i.instance)
+		testenv.Background(t, i.consumer.Run)
 		first := mustQueue(t, i.instance, withKey(oneUnit(sku), "k"))
 		testenv.Receive(t, "the consumer", reached)
 
@@ -236,9 +221,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			}
 			plain := s.open(t, settings{idle: true, strategy: queues, noGuard: noGuard})
 			addStock(t, plain, sku, 2)
-			stop := consume(t, i.instance)
-			waitFinished(t, i.instance)
-			stop()
+			drain(t, i.instance)
 			states := make(map[order.Status]int)
 			for _, o := range queued {
 				found, err := plain.Order(t.Context(), o.ID)
@@ -263,9 +246,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 					t.Errorf("the key of the refused order %s leads to it", o.ID)
 				}
 			}
-			stop = consume(t, i.instance)
-			waitFinished(t, i.instance)
-			stop()
+			drain(t, i.instance)
 			s.checkBalance(t, plain.counter, sku, 3)
 			s.checkBalance(t, plain.counter, kept, 3)
 		}
@@ -395,7 +376,7 @@ func TestQueueIsLost(t *testing.T) {
 		sweep(t, i.instance)
 		s.checkBalance(t, i.counter, sku, 0)
 		wantStatus(t, i.instance, o.ID, order.Void) // the void order is never shown
-		consume(t, i.instance)
+		testenv.Background(t, i.consumer.Run)
 		waitFinished(t, i.instance)
 		s.checkBalance(t, i.counter, sku, 0)
 	})
@@ -444,7 +425,7 @@ func TestFastConsumer(t *testing.T) {
 		i.journal.keep.Store(true)
 		answer := place(t.Context(), i.instance, withKey(oneUnit(sku), "k"))
 		testenv.Receive(t, "the journal", reached)
-		consume(t, i.instance)
+		testenv.Background(t, i.consumer.Run)
 		testenv.Await(t, "the order is committed", func() bool { return s.ledgerCounts(t, sku).sold == 1 })
 		proceed()
 		if r := testenv.Receive(t, "the answer", answer); r.err != nil || r.replayed || r.order.Status != order.Queued {
@@ -470,7 +451,7 @@ func TestLostQueueAnswer(t *testing.T) {
 		if err != nil || !replayed || o.Status != order.Queued { // the journal has the order
 			t.Errorf("answered %+v (replayed %v, %v)", o, replayed, err)
 		}
-		consume(t, i.instance)
+		testenv.Background(t, i.consumer.Run)
 		waitFinished(t, i.instance)
 		s.checkBalance(t, i.counter, sku, 2)
 	})
@@ -487,7 +468,7 @@ func TestCommittedBeforeARefill(t *testing.T) {
 		addStock(t, i.instance, refilled, 5)
 		addStock(t, i.instance, kept, 5)
 		i.journal.keep.Store(true)
-		stop := consume(t, i.instance)
+		stop := testenv.Background(t, i.consumer.Run)
 		o := mustQueue(t, i.instance, request(stock.Line{SKU: refilled, Quantity: 1}, stock.Line{SKU: kept, Quantity: 1}))
 		testenv.Await(t, "the order is committed", func() bool { return s.ledgerCounts(t, kept).sold == 1 })
 		stop()
@@ -498,7 +479,7 @@ func TestCommittedBeforeARefill(t *testing.T) {
 		i.journal.keep.Store(false)
 		i.journal.claimsAll.Store(true)
 		next := s.open(t, settings{idle: true, strategy: queues, noGuard: true, change: func(built *assembly.Strategy) { built.Journal = i.journal }})
-		consume(t, next)
+		testenv.Background(t, next.consumer.Run)
 		waitFinished(t, next)
 		wantStatus(t, next, o.ID, order.Pending)
 		s.checkBalance(t, next.counter, refilled, 1)

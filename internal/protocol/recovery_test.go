@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -151,11 +150,7 @@ func TestRecoveryBehindALostMaster(t *testing.T) {
 		return recovered()
 	})
 	take()
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
-	running.Go(func() { i.Run(ctx) })
+	testenv.Background(t, i.Run)
 	testenv.Await(t, "the instance has recovered the takes", recovered)
 }
 

@@ -252,7 +252,7 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 		t.Fatal(err)
 	}
 	if i.consumer != nil && !set.idle && !set.auditor {
-		consume(t, i)
+		testenv.Background(t, i.consumer.Run)
 	}
 	return i
 }

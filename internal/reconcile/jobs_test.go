@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // fakeJobs is the ledger's table of jobs in memory, with the methods that expiry needs. It follows
@@ -147,20 +148,12 @@ func startRunner(t *testing.T, table JobLedger) *runner {
 		ledger: table, holder: newHolder(), barred: &r.barred, log: slog.New(slog.DiscardHandler),
 		metrics: newJobMetrics(promauto.With(nil)),
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
+	r.stop = testenv.Background(t, func(ctx context.Context) {
 		r.run(ctx, "job", func(_ context.Context, held ledger.Job) (time.Duration, error) {
 			r.steps <- held
 			return 10 * time.Millisecond, nil
 		}, func() {})
-	}()
-	r.stop = func() {
-		cancel()
-		<-stopped
-	}
-	t.Cleanup(r.stop)
+	})
 	return r
 }
 

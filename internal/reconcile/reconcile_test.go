@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestSweepPause checks that the pause between two rounds of a loop grows with their
@@ -27,27 +28,16 @@ func TestSweepPause(t *testing.T) {
 	} {
 		t.Run(test.length.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-				r := newReconciler(gate, l)
-				if err := r.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r, _, l := started(t, &ownerRow{})
 				var starts, ends []time.Time
 				l.onPage = func() {
 					starts = append(starts, time.Now())
 					time.Sleep(test.length)
 					ends = append(ends, time.Now())
 				}
-				ctx, cancel := context.WithCancel(t.Context())
-				stopped := make(chan struct{})
-				go func() {
-					defer close(stopped)
-					r.keepComparing(ctx)
-				}()
+				stop := testenv.Background(t, r.keepComparing)
 				time.Sleep(20 * (test.length + test.longest))
-				cancel()
-				<-stopped
-				r.Close()
+				stop()
 				if len(starts) < 20 {
 					t.Errorf("only %d sweeps", len(starts))
 				}
@@ -92,17 +82,8 @@ func TestOneInstanceSweeps(t *testing.T) {
 			if err := r.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			stopped := make(chan struct{})
-			go func() {
-				defer close(stopped)
-				r.Run(ctx)
-			}()
-			stops[n] = func() {
-				cancel()
-				<-stopped
-				r.Close()
-			}
+			defer r.Close()
+			stops[n] = testenv.Background(t, r.Run)
 			time.Sleep(time.Second)
 		}
 		time.Sleep(20 * time.Second)
