@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
@@ -21,16 +20,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
-
-// place records an order of one unit of each SKU.
-func place(t *testing.T, l *Ledger, skus ...stock.SKU) order.Order {
-	t.Helper()
-	o, out := l.Record(t.Context(), takeOf(skus...))
-	if !out.Committed() {
-		t.Fatal(out.Reason())
-	}
-	return o
-}
 
 // makeDue ends the order's payment window now.
 func (d *database) makeDue(t *testing.T, orders ...order.Order) {
@@ -175,9 +164,7 @@ func TestExpire_SameTime(t *testing.T) {
 		for n := range 3 {
 			take := takeOf(sku)
 			take.OrderID = uuid.UUID{0: byte(9 - n)}
-			if _, out := l.Record(t.Context(), take); !out.Committed() {
-				t.Fatal(out.Reason())
-			}
+			mustRecord(t, l, take)
 		}
 		if _, err := d.sql.Ledger().Exec(t.Context(), "UPDATE orders SET expires_at = ?", due); err != nil {
 			t.Fatal(err)
@@ -223,24 +210,15 @@ func TestExpire_OthersWin(t *testing.T) {
 		lay(t, l, other, 10)
 		paid, cancelled, left := place(t, l, other), place(t, l, sku), place(t, l, sku)
 		d.makeDue(t, paid, cancelled, left)
-		slow := storetest.SQL(t, d.url)
 		reads := 0
-		err := slow.DB().Callback().Row().Before("gorm:row").Register("change first", func(db *gorm.DB) {
-			if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, take_id") {
-				reads++
-				d.setStatus(t, paid, order.Paid)
-				cancel := func(order.Locked) (order.Transition, error) {
-					return order.Transition{To: order.Cancelled, Returns: true}, nil
-				}
-				if _, _, err := l.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, cancel); err != nil {
-					t.Error(err)
-				}
+		late := d.openHooked(t, "SELECT id, take_id", func() error {
+			reads++
+			d.setStatus(t, paid, order.Paid)
+			if err := cancelOrder(t.Context(), l, cancelled.ID); err != nil {
+				t.Error(err)
 			}
+			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		late := openOn(t, slow.Ledger(), cutter.Merged())
 		if e := mustExpire(t, late, claim(t, l, "expiry", "holder"), 10, 1); e.More || reads != 1 {
 			t.Errorf("%+v, after %d reads", e, reads)
 		}
@@ -276,16 +254,13 @@ const theJob = "SELECT name FROM jobs WHERE name = 'expiry'"
 // row. It checks that the batch holds its job when it locks orders.
 func (d *database) waitingBatch(t *testing.T, job Job) <-chan error {
 	t.Helper()
-	slow := storetest.SQL(t, d.url)
-	err := slow.DB().Callback().Row().Before("gorm:row").Register("watch", func(db *gorm.DB) {
-		if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, status") && !d.isLocked(t, theJob) {
+	l := d.openHooked(t, "SELECT id, status", func() error {
+		if !d.isLocked(t, theJob) {
 			t.Error("the batch locks orders without its job")
 		}
+		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, done := openOn(t, slow.Ledger(), cutter.Merged()), make(chan error, 1)
+	done := make(chan error, 1)
 	go func() {
 		_, err := l.Expire(t.Context(), job, new(ExpiryRound), 10)
 		done <- err

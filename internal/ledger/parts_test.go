@@ -7,7 +7,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -132,9 +131,9 @@ func TestReturnsLeavePartsAlone(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		sku := fresh("a")
 		row := lay(t, l, sku, 11)
-		o := mustRecord(t, l, sku)
+		o := place(t, l, sku)
 		d.lend(t, row, 3, 4)
-		if _, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
+		if err := cancelOrder(t.Context(), l, o.ID); err != nil {
 			t.Fatal(err)
 		}
 		if available, parts := d.counted(t, sku); available != 4 || parts != 2 {

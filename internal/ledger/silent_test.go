@@ -90,18 +90,8 @@ func TestSilentDatabase(t *testing.T) {
 	eachDatabase(t, testenv.NetworkDatabases(), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		sku := stock.SKU("silent")
-		row, _, err := l.Set(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		placed, out := l.Record(t.Context(), takeOf(sku))
-		if !out.Committed() {
-			t.Fatal(out.Reason())
-		}
-		job, err := l.ClaimJob(t.Context(), "job", "holder")
-		if err != nil {
-			t.Fatal(err)
-		}
+		row := lay(t, l, sku, 10)
+		placed, job := place(t, l, sku), claim(t, l, "job", "holder")
 		argument := func(of reflect.Type) any {
 			switch of {
 			case reflect.TypeFor[string]():
