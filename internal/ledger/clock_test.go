@@ -13,7 +13,7 @@ import (
 )
 
 // TestTimes checks that an order's times are by the database's clock, even if the clock of the
-// instance is wrong.
+// instance is wrong. If its take is recorded again, the answer must have the first times.
 func TestTimes(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -39,7 +39,8 @@ func TestTimes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := place(t, l, sku)
+			take := takeOf(sku)
+			o := mustRecord(t, l, take)
 			after, err := d.sql.Ledger().Now(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -50,6 +51,9 @@ func TestTimes(t *testing.T) {
 			}
 			if found, err := l.Order(t.Context(), o.ID); err != nil || !sameOrder(*found, o) {
 				t.Errorf("found %+v, %v, want %+v", found, err, o)
+			}
+			if again := mustRecord(t, l, take); !sameOrder(again, o) {
+				t.Errorf("recorded again as %+v, want %+v", again, o)
 			}
 		}
 	})

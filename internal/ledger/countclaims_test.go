@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -383,19 +382,6 @@ func TestCountClaims_Closed(t *testing.T) {
 			t.Errorf("the count ended with %s", line)
 		}
 		testenv.Quiet(t, "Close returned before the count had ended", closed)
-	})
-}
-
-// TestCountClaims_AfterClose checks that no count begins after Close: Close may still wait for
-// others.
-func TestCountClaims_AfterClose(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
-		l := d.open(t, cutter.Merged())
-		l.Close()
-		if _, err := l.CountClaims(t.Context(), "hot"); !errors.Is(err, group.ErrClosed) {
-			t.Error(err)
-		}
 	})
 }
 

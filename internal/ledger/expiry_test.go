@@ -56,7 +56,8 @@ func mustExpire(t *testing.T, l *Ledger, j Job, limit, want int) Expiry {
 	return e
 }
 
-// TestExpire checks which orders a batch expires, in order of age, and what it writes.
+// TestExpire checks which orders a batch expires, in order of age, and what it writes. The units of
+// all orders of a batch must return in one change of a SKU.
 func TestExpire(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -69,8 +70,8 @@ func TestExpire(t *testing.T) {
 		)
 		lay(t, l, a, 10)
 		row := lay(t, l, b, 10)
-		first, second, paid, young, forever := place(t, l, a, b), place(t, l, b), place(t, l, b), place(t, l, a), place(t, l, a)
-		d.makeDue(t, first, second, paid)
+		first, second, third, paid, young, forever := place(t, l, a, b), place(t, l, b), place(t, l, b), place(t, l, b), place(t, l, a), place(t, l, a)
+		d.makeDue(t, first, second, third, paid)
 		d.setStatus(t, paid, order.Paid)
 		if _, err := db.Exec(ctx, "UPDATE orders SET expires_at = "+db.Dialect().After(time.Minute)+" WHERE id = ?", db.Dialect().UUID(young.ID)); err != nil {
 			t.Fatal(err)
@@ -78,12 +79,12 @@ func TestExpire(t *testing.T) {
 		if _, err := db.Exec(ctx, "UPDATE stock SET limit_per_buyer = 5 WHERE sku = ?", string(b)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.Exec(ctx, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 3)", string(b), first.Buyer); err != nil {
+		if _, err := db.Exec(ctx, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 4)", string(b), first.Buyer); err != nil {
 			t.Fatal(err)
 		}
 
-		if n, oldest, err := l.Due(ctx, 10); err != nil || n != 2 || oldest < time.Minute {
-			t.Errorf("%d orders are due, the oldest for %v, %v, want 2 for a minute", n, oldest, err)
+		if n, oldest, err := l.Due(ctx, 10); err != nil || n != 3 || oldest < time.Minute {
+			t.Errorf("%d orders are due, the oldest for %v, %v, want 3 for a minute", n, oldest, err)
 		}
 		if n, _, err := l.Due(ctx, 1); err != nil || n != 1 {
 			t.Errorf("%d orders are due, counted up to 1, %v", n, err)
@@ -92,7 +93,7 @@ func TestExpire(t *testing.T) {
 		if !e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: a, Epoch: row.Epoch, Number: 1, Delta: 1}, {SKU: b, Epoch: row.Epoch, Number: 1, Delta: 1}}) || !slices.Equal(e.SKUs, []stock.SKU{a, b}) || e.Locked <= 0 {
 			t.Errorf("the first batch: %+v", e)
 		}
-		if e := mustExpire(t, l, j, 10, 1); e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 2, Delta: 1}}) || !slices.Equal(e.SKUs, []stock.SKU{b}) {
+		if e := mustExpire(t, l, j, 10, 2); e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 2, Delta: 2}}) || !slices.Equal(e.SKUs, []stock.SKU{b}) {
 			t.Errorf("the second batch: %+v", e)
 		}
 		if e := mustExpire(t, l, j, 10, 0); e.More || len(e.Returned)+len(e.SKUs) != 0 {
@@ -102,7 +103,7 @@ func TestExpire(t *testing.T) {
 			t.Errorf("%d orders are due, the oldest for %v, %v, want none", n, oldest, err)
 		}
 
-		for what, o := range map[order.Status][]order.Order{order.Expired: {first, second}, order.Paid: {paid}, order.Pending: {young, forever}} {
+		for what, o := range map[order.Status][]order.Order{order.Expired: {first, second, third}, order.Paid: {paid}, order.Pending: {young, forever}} {
 			for _, o := range o {
 				if got, err := l.Order(ctx, o.ID); err != nil || got.Status != what {
 					t.Errorf("an order is %+v, %v, want %s", got, err, what)
@@ -115,7 +116,7 @@ func TestExpire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, o := range []order.Order{first, second} {
+		for _, o := range []order.Order{first, second, third} {
 			steps, err := l.History(ctx, o.ID, 1)
 			if err != nil || len(steps) != 1 || steps[0].Status != order.Expired || now.Sub(steps[0].At).Abs() > time.Minute {
 				t.Errorf("history %+v, %v", steps, err)
@@ -129,27 +130,10 @@ func TestExpire(t *testing.T) {
 			t.Errorf("the buyer claims %d units, %v, want 1", claimed, err)
 		}
 		changes, _, err := l.Changes(ctx, b, stock.Change{})
-		want := []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 1, Delta: 1}, {SKU: b, Epoch: row.Epoch, Number: 2, Delta: 1}}
+		want := []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 1, Delta: 1}, {SKU: b, Epoch: row.Epoch, Number: 2, Delta: 2}}
 		if err != nil || !slices.Equal(changes, want) {
 			t.Errorf("the outbox has %+v, %v, want %+v", changes, err, want)
 		}
-	})
-}
-
-// TestExpire_OneChange checks that the units of all orders of a batch return in one
-// change of a SKU.
-func TestExpire_OneChange(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
-		l, sku := d.open(t, cutter.Merged()), fresh("sku")
-		lay(t, l, sku, 10)
-		d.makeDue(t, place(t, l, sku), place(t, l, sku), place(t, l, sku))
-		mustExpire(t, l, claim(t, l, "expiry", "holder"), 10, 3)
-		changes, _, err := l.Changes(t.Context(), sku, stock.Change{})
-		if err != nil || len(changes) != 1 || changes[0].Delta != 3 {
-			t.Errorf("the outbox has %+v, %v", changes, err)
-		}
-		d.atRest(t, sku, 0)
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -915,23 +916,6 @@ func (c call) judge(kind faults.Kind, fault string, out order.Outcome, done, unc
 	return ""
 }
 
-// TestFaults_Group checks that a group whose first statement gets no answer is refused as a whole,
-// and not tried in parts.
-func TestFaults_Group(t *testing.T) {
-	t.Parallel()
-	s := openTemplate(t).copy(t)
-	rs := []*recording{recordingOf("b"), recordingOf("b")}
-	rs = append(rs, repeatOf(rs[0]))
-	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
-	s.l.recordGroup(slices.Clone(rs), new(slowGroup))
-	s.faults.Disarm()
-	for n, r := range rs {
-		if !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
-			t.Errorf("order %d: %s, %v", n+1, r.outcome.Kind(), r.outcome.Reason())
-		}
-	}
-}
-
 // TestFaults_GroupDivided checks that repeats of orders are not tried once the database cannot be
 // reached for a half of their group.
 func TestFaults_GroupDivided(t *testing.T) {
@@ -1049,6 +1033,14 @@ func TestFaults_AlwaysRolledBack(t *testing.T) {
 		},
 		"stock": func(s *shelf) error {
 			_, _, err := s.l.Set(t.Context(), plain("b", 30))
+			return err
+		},
+		"epoch": func(s *shelf) error {
+			row, err := readRow(t.Context(), s.healthy, "b", stockColumns, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = s.l.RaiseEpoch(t.Context(), "b", row.Epoch, 0)
 			return err
 		},
 	} {
@@ -1286,7 +1278,8 @@ func TestUnknownClock(t *testing.T) {
 	}
 }
 
-// TestClosed checks that a closed ledger refuses orders, and returns an unknown outcome for others.
+// TestClosed checks that a closed ledger refuses orders, returns an unknown outcome for others, and
+// begins no count of claims: Close may still wait for others.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1296,6 +1289,9 @@ func TestClosed(t *testing.T) {
 	}
 	if o, err := s.l.Order(t.Context(), s.pending.ID); err == nil || errors.Is(err, order.ErrUnknownOrder) {
 		t.Errorf("Order: %+v, %v", o, err)
+	}
+	if _, err := s.l.CountClaims(t.Context(), "e"); !errors.Is(err, group.ErrClosed) {
+		t.Errorf("CountClaims: %v", err)
 	}
 }
 

@@ -131,24 +131,6 @@ func TestChange_LocksStockFirst(t *testing.T) {
 	})
 }
 
-// TestChange_Shrink checks that an administrator's take does not count as an order, although it has
-// a row.
-func TestChange_Shrink(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
-		l := d.open(t, cutter.Merged())
-		lay(t, l, "a", 10)
-		take := of(takeOf("a"), 5)
-		if _, out := l.Shrink(t.Context(), take, plain("a", 5)); !out.Committed() {
-			t.Fatal(out.Reason())
-		}
-		o, _, err := l.Change(t.Context(), take.OrderID, order.ChangeOptions{Returns: true}, become(shrink, order.Cancelled, true))
-		if !errors.Is(err, order.ErrUnknownOrder) {
-			t.Errorf("changed to %+v, %v", o, err)
-		}
-	})
-}
-
 // TestChange_LowersClaim checks that a buyer's claim falls by the returned units, but only if the
 // SKU has a limit.
 func TestChange_LowersClaim(t *testing.T) {

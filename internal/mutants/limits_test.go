@@ -84,7 +84,7 @@ var limits = []mutant{
 	{"a repair counts claims that a count will reach", recount, "!row.LimitHolds() {", "row.BuyerLimit == 0 {", "internal/ledger TestCorrect"},
 	{"a failed count of claims is not logged", ledgerClaims, "l.log.WarnContext(ctx, \"counting claims failed; it goes on when the SKU's stock is set again\", \"sku\", sku, \"error\", err)", "", "internal/ledger TestFaults_Claims"},
 	{"a count of claims outlives its ledger", ledgerClaims, "l.groups.Go(count)", "go count()", "internal/ledger TestCountClaims_Closed/SQLite"},
-	{"a count of claims begins while its ledger is closed", ledgerClaims, "	if l.open.Err() != nil {\n		return false", "	if false {\n		return false", "internal/ledger TestCountClaims_AfterClose/SQLite"},
+	{"a count of claims begins while its ledger is closed", ledgerClaims, "	if l.open.Err() != nil {\n		return false", "	if false {\n		return false", "internal/ledger TestClosed"},
 	{"a claim above the limit is sent without a claim", merged, "if ok && allowed {", "_ = allowed\n\tif ok {", "internal/ledger/cutter TestConformance/SQLite/merged/BuyerLimit"},
 	{"a claim above the limit is sent without a claim, beside slots", slots, "case len(limits) == len(lines) && allowed:", "case len(limits) == len(lines):\n\t\t_ = allowed", "internal/ledger/cutter TestConformance/MariaDB/slots/BuyerLimit"},
 	{"units that could not be taken back are sold twice", unitRows, "return nil, fmt.Errorf(\"taking units of %s back: %w\", sku, err)", "_ = err", "internal/ledger/cutter TestFailures"},

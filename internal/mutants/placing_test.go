@@ -169,7 +169,7 @@ var placing = []mutant{
 	{"a take that cannot be ended hides the others", recovery, "errs = append(errs, fmt.Errorf(", "return \"\", error(fmt.Errorf(", "internal/reconcile TestRecoveryGoesOn"},
 	{"a try refills only one SKU", refill, "for _, sku := range skus {\n\t\tif err := r.Refill", "var refusal *stock.Refusal\n\terrors.As(reason, &refusal)\n\tfor _, sku := range []stock.SKU{refusal.SKU} {\n\t\tif err := r.Refill", "internal/protocol TestManyLinesAfterAFlush"},
 	{"a removal of stock is shown as an order", lookup, "case q.found == nil || q.found.Status == shrink:", "case q.found == nil:", "internal/ledger TestShrinkIsNoOrder/SQLite"},
-	{"a take that is recorded twice is a duplicate", record, "case o.Holds(r.take.TakeID):\n\t\t\tr.committedAs(o)", "case false:\n\t\t\tr.committedAs(o)", "internal/ledger TestRecord_SameTake/SQLite"},
+	{"a take that is recorded twice is a duplicate", record, "case o.Holds(r.take.TakeID):\n\t\t\tr.committedAs(o)", "case false:\n\t\t\tr.committedAs(o)", "internal/ledger TestTimes/SQLite"},
 	{"a group is committed at once although it does not fit", groupCommit, "first = tx.Expect(plan.GroupCut.Rows, plan.GroupCut.Statement, first)", "tx.AtCommit(plan.GroupCut.Statement)", "internal/ledger TestPlannedGroup/PostgreSQL"},
 	{"setting duplicates apart overwrites the group", record, "first = make([]*recording, 0, len(rs)) // rs", "first = rs[:0] // rs", "internal/ledger TestDistinct"},
 	{"an unreadable mark stays", gateMark, "return stock.Mark{}, nil", "return stock.Mark{}, err", "internal/stock/gate TestUnreadableMark"},
