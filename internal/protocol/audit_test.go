@@ -251,10 +251,7 @@ func TestTakeOutlivesRepair(t *testing.T) {
 		auditor := s.open(t, settings{strategy: "lua", auditor: true})
 		sku := newSKU("repaired")
 		addStock(t, other, sku, 1)
-		reached, proceed := paused.gate.taken.arm()
-		defer proceed()
-		answer := place(t.Context(), paused.instance, oneUnit(sku))
-		testenv.Receive(t, "the take", reached)
+		answer, proceed := haltPlace(t, &paused.gate.taken, paused.instance, oneUnit(sku))
 		addToLedger(5)(t, s, other, sku)
 		if _, summary := auditNow(t, auditor, true); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
@@ -279,10 +276,7 @@ func TestRepairWaitsForACommit(t *testing.T) {
 		sku := newSKU("committing")
 		addStock(t, paused.instance, sku, 3)
 		addToLedger(5)(t, s, paused.instance, sku)
-		reached, proceed := paused.cutter.after.arm()
-		defer proceed()
-		answer := place(t.Context(), paused.instance, oneUnit(sku))
-		testenv.Receive(t, "the open transaction", reached)
+		answer, proceed := haltPlace(t, &paused.cutter.after, paused.instance, oneUnit(sku))
 		repaired := make(chan reconcile.AuditSummary, 1)
 		go func() {
 			_, summary := auditNow(t, auditor, true)

@@ -13,8 +13,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // hook is a place in the code where a test can stop a goroutine.
@@ -46,6 +48,23 @@ func (h *hook) reach() {
 		close(reached)
 		<-proceed
 	}
+}
+
+// halt begins a call, and returns when the call has stopped at the hook. proceed lets the call
+// continue, as the end of the test does.
+func halt[A any](t *testing.T, at *hook, begin func() <-chan A) (answer <-chan A, proceed func()) {
+	t.Helper()
+	reached, proceed := at.arm()
+	t.Cleanup(proceed)
+	answer = begin()
+	testenv.Receive(t, "the call reaches the hook", reached)
+	return answer, proceed
+}
+
+// haltPlace is halt for an order.
+func haltPlace(t *testing.T, at *hook, i *instance, r order.Request) (answer <-chan reply, proceed func()) {
+	t.Helper()
+	return halt(t, at, func() <-chan reply { return place(t.Context(), i, r) })
 }
 
 // failingAfterCut returns a cutter that returns err after the cut.

@@ -216,9 +216,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 				queued = append(queued, mustQueue(t, i.instance, withKey(both, key+string(sku))))
 			}
 			// Redis loses the count, and an administrator removes one of the units.
-			if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
-				t.Fatal(err)
-			}
+			loseCount("")(t, s, i.instance, sku)
 			plain := s.open(t, settings{idle: true, strategy: queues, noGuard: noGuard})
 			addStock(t, plain, sku, 2)
 			drain(t, i.instance)
@@ -308,10 +306,7 @@ func TestQueuedBehindAVoidOrder(t *testing.T) {
 		}
 		sweep(t, i.instance)
 		wantStatus(t, i.instance, lost.ID, order.Void)
-		reached, proceed := i.journal.queued.arm()
-		defer proceed()
-		first := place(t.Context(), i.instance, keyed)
-		testenv.Receive(t, "the journal", reached)
+		first, proceed := haltPlace(t, &i.journal.queued, i.instance, keyed)
 		again := mustReplay(t, i.instance, keyed)
 		proceed()
 		r := testenv.Receive(t, "the answer", first)
@@ -347,10 +342,7 @@ func TestQueuedTwinOfALiveOrder(t *testing.T) {
 		live := mustPlace(t, lua, keyed)
 		s.waitSettled(t, lua, sku)
 		i := s.openQueueing(t, settings{noGuard: true})
-		reached, proceed := i.journal.queued.arm()
-		defer proceed()
-		first := place(t.Context(), i.instance, keyed)
-		testenv.Receive(t, "the journal", reached)
+		first, proceed := haltPlace(t, &i.journal.queued, i.instance, keyed)
 		if again := mustReplay(t, i.instance, keyed); !sameOrder(again, live) {
 			t.Errorf("the key was answered with %+v, then with %+v", live, again)
 		}
@@ -420,11 +412,8 @@ func TestFastConsumer(t *testing.T) {
 		i := s.openQueueing(t, settings{noGuard: true})
 		sku := newSKU("fast")
 		addStock(t, i.instance, sku, 2)
-		reached, proceed := i.journal.queued.arm()
-		defer proceed()
 		i.journal.keep.Store(true)
-		answer := place(t.Context(), i.instance, withKey(oneUnit(sku), "k"))
-		testenv.Receive(t, "the journal", reached)
+		answer, proceed := haltPlace(t, &i.journal.queued, i.instance, withKey(oneUnit(sku), "k"))
 		testenv.Background(t, i.consumer.Run)
 		testenv.Await(t, "the order is committed", func() bool { return s.ledgerCounts(t, sku).sold == 1 })
 		proceed()
@@ -472,9 +461,7 @@ func TestCommittedBeforeARefill(t *testing.T) {
 		o := mustQueue(t, i.instance, request(stock.Line{SKU: refilled, Quantity: 1}, stock.Line{SKU: kept, Quantity: 1}))
 		testenv.Await(t, "the order is committed", func() bool { return s.ledgerCounts(t, kept).sold == 1 })
 		stop()
-		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(refilled)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		loseCount("")(t, s, i.instance, refilled)
 		sweep(t, i.instance)
 		i.journal.keep.Store(false)
 		i.journal.claimsAll.Store(true)

@@ -169,10 +169,7 @@ func TestSlowTwin(t *testing.T) {
 				other := s.open(t, settings{strategy: "lua", noGuard: test.lost, takeDeadline: immediateDeadline})
 				sku := newSKU("slow")
 				addStock(t, other, sku, 1)
-				reached, proceed := paused.gate.taken.arm()
-				defer proceed()
-				answer := place(t.Context(), paused.instance, withKey(oneUnit(sku), test.key))
-				testenv.Receive(t, "the take", reached)
+				answer, proceed := haltPlace(t, &paused.gate.taken, paused.instance, withKey(oneUnit(sku), test.key))
 				sweep(t, other) // records a void order and gives the unit back
 				if test.lost {
 					mustPlace(t, other, oneUnit(sku))

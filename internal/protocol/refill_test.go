@@ -24,10 +24,7 @@ func TestTakeOutlivesRefill(t *testing.T) {
 			other := s.open(t, settings{strategy: "lua", noGuard: true})
 			sku := newSKU("outlives")
 			addStock(t, other, sku, left)
-			reached, proceed := paused.gate.taken.arm()
-			defer proceed()
-			answer := place(t.Context(), paused.instance, oneUnit(sku))
-			testenv.Receive(t, "the take", reached)
+			answer, proceed := haltPlace(t, &paused.gate.taken, paused.instance, oneUnit(sku))
 			if test.empty {
 				s.emptyGate(t)
 			} else {
@@ -57,10 +54,7 @@ func TestCommitBeforeRefill(t *testing.T) {
 		other := s.open(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("before")
 		addStock(t, other, sku, 2)
-		reached, proceed := paused.cutter.after.arm()
-		defer proceed()
-		first := place(t.Context(), paused.instance, oneUnit(sku))
-		testenv.Receive(t, "the open transaction", reached)
+		first, proceed := haltPlace(t, &paused.cutter.after, paused.instance, oneUnit(sku))
 		s.emptyGate(t)
 		second := place(t.Context(), other, oneUnit(sku))
 		testenv.Await(t, "the refill waits for the row", func() bool { return s.waiting(t) > 0 })

@@ -238,10 +238,7 @@ func TestShrinkAndTake(t *testing.T) {
 		i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("shrink")
 		addStock(t, i.instance, sku, 3)
-		reached, proceed := i.gate.taken.arm()
-		defer proceed()
-		answer := place(t.Context(), i.instance, request(stock.Line{SKU: sku, Quantity: 2}))
-		testenv.Receive(t, "the take", reached)
+		answer, proceed := haltPlace(t, &i.gate.taken, i.instance, request(stock.Line{SKU: sku, Quantity: 2}))
 		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1}); !errors.Is(err, stock.ErrBelowSold) {
 			t.Errorf("shrinking below the units in flight: %v, want %v", err, stock.ErrBelowSold)
 		}
@@ -249,10 +246,7 @@ func TestShrinkAndTake(t *testing.T) {
 		if r := testenv.Receive(t, "the answer", answer); r.err != nil {
 			t.Error(r.err)
 		}
-		reached, proceed = i.gate.taken.arm()
-		defer proceed()
-		set := settingTotal(t, i.instance, sku, 2)
-		testenv.Receive(t, "the administrator's take", reached)
+		set, proceed := halt(t, &i.gate.taken, func() <-chan error { return settingTotal(t, i.instance, sku, 2) })
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
 		proceed()
 		if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
@@ -276,10 +270,7 @@ func TestShrink_AnswerLost(t *testing.T) {
 			defer i.Close()
 			sku := newSKU("shrink")
 			addStock(t, i.instance, sku, 5)
-			reached, proceed := i.gate.taken.arm()
-			defer proceed()
-			set := settingTotal(t, i.instance, sku, 2)
-			testenv.Receive(t, "the administrator's take", reached)
+			set, proceed := halt(t, &i.gate.taken, func() <-chan error { return settingTotal(t, i.instance, sku, 2) })
 			w.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
 			proceed()
 			if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
@@ -305,10 +296,7 @@ func TestShrinkIsSeen(t *testing.T) {
 		paused, planned := s.openOptimistic(t)
 		sku := newSKU("shrunk")
 		addStock(t, paused, sku, 1)
-		reached, proceed := planned.arm()
-		defer proceed()
-		answer := place(t.Context(), paused, oneUnit(sku))
-		testenv.Receive(t, "the read of the stock row", reached)
+		answer, proceed := haltPlace(t, planned, paused, oneUnit(sku))
 		addStock(t, paused, sku, 0)
 		proceed()
 		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
@@ -326,10 +314,7 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 		i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("shrink")
 		addStock(t, i.instance, sku, 3)
-		reached, proceed := i.gate.taken.arm()
-		defer proceed()
-		set := settingTotal(t, i.instance, sku, 1)
-		testenv.Receive(t, "the administrator's take", reached)
+		set, proceed := halt(t, &i.gate.taken, func() <-chan error { return settingTotal(t, i.instance, sku, 1) })
 		s.emptyGate(t)
 		mustPlace(t, i.instance, oneUnit(sku)) // refills
 		proceed()
