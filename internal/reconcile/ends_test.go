@@ -199,28 +199,13 @@ func TestHungCalls(t *testing.T) {
 	}
 }
 
-// slowGate takes a second to say whether scripts are loaded.
-type slowGate struct{ *fakeGate }
-
-func (slowGate) Loaded(ctx context.Context) (bool, error) {
-	select {
-	case <-time.After(time.Second): // in a bubble
-		return true, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-}
-
 // TestCheckEnds checks that a caller of a check does not wait longer than its context lasts, which
 // does not end the check for other callers, and that stopped checks log no failure.
 func TestCheckEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newReconcilerOf(slowGate{newGate(newRedis())}, newLedger(&ownerRow{}))
-		defer r.Close()
-		if err := r.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		r, gate, _ := started(t, &ownerRow{})
+		gate.onMark = answering(time.Second, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		first := make(chan error, 1)
@@ -240,25 +225,6 @@ func TestCheckEnds(t *testing.T) {
 			t.Errorf("logged %s", log.warnings())
 		}
 		time.Sleep(time.Minute) // until the check has ended
-	})
-}
-
-// TestClockUnknown checks that an instance that does not know the database's clock is not ready.
-func TestClockUnknown(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(&ownerRow{})
-		l.on = failing("ClockKnown")
-		r := newReconciler(newGate(newRedis()), l)
-		defer r.Close()
-		if err := errors.Join(r.Start(t.Context()), r.Ready(t.Context())); !errors.Is(err, errUnreachable) {
-			t.Errorf("ready: %v", err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), checkPause/2)
-		defer cancel()
-		if r.keepChecking(ctx); value(t, r.metrics.ready) != 0 {
-			t.Error("the metric says that it is ready")
-		}
 	})
 }
 
@@ -568,42 +534,16 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// stuckJobs is a table of jobs whose calls answer when their context ends.
-type stuckJobs struct {
-	JobLedger
-	claim, renew bool // which calls are stuck
-}
-
-func (s stuckJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
-	if s.claim {
-		<-ctx.Done()
-		return ledger.Job{}, ctx.Err()
-	}
-	return s.JobLedger.ClaimJob(ctx, name, holder)
-}
-
-func (s stuckJobs) RenewJob(ctx context.Context, held ledger.Job) error {
-	if s.renew {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return s.JobLedger.RenewJob(ctx, held)
-}
-
 // TestQuietStop checks that a job that is stopped during a call or a step logs no
 // failure.
 func TestQuietStop(t *testing.T) {
 	t.Parallel()
-	for name, table := range map[string]stuckJobs{
-		"claim": {JobLedger: &fakeJobs{}, claim: true},
-		"renew": {JobLedger: &fakeJobs{}, renew: true},
-		"step":  {JobLedger: &fakeJobs{}},
-	} {
+	for _, silent := range []string{"claim", "renew", "the step"} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReconciler(nil, newLedger(&ownerRow{}))
 			var log logged
 			r.logTo(&log)
-			r.jobs.ledger = table
+			r.jobs.ledger = silentJobs{&fakeJobs{}, func(call string) bool { return call == silent }}
 			ctx, cancel := context.WithTimeout(t.Context(), renewPause+jobCallTimeout/4)
 			defer cancel()
 			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
@@ -611,7 +551,7 @@ func TestQuietStop(t *testing.T) {
 				return 0, ctx.Err()
 			}, func() {})
 			if w := log.warnings(); w != "" {
-				t.Errorf("stopped during a %s: %s", name, w)
+				t.Errorf("stopped during %s: %s", silent, w)
 			}
 		})
 	}
@@ -781,17 +721,12 @@ func TestFailuresAreLogged(t *testing.T) {
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			gate, l := newGate(newRedis()), newLedger(&ownerRow{})
+			r, gate, l := started(t, &ownerRow{})
 			gate.scan = func(_ context.Context, cursor string) ([]stock.Take, string, error) {
 				if cursor == "" {
 					return nil, "more", errors.New("first step")
 				}
 				return nil, "", errors.New("last step")
-			}
-			r := newReconcilerOf(gate, l)
-			defer r.Close()
-			if err := r.Start(t.Context()); err != nil {
-				t.Fatal(err)
 			}
 			var log logged
 			r.logTo(&log)

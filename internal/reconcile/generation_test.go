@@ -108,12 +108,7 @@ func TestStoreChangesDuringARaise(t *testing.T) {
 	for _, during := range []string{"raise", "load"} {
 		t.Run(during, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-				r := newReconciler(gate, l)
-				defer r.Close()
-				if err := r.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r, gate, l := started(t, &ownerRow{})
 				generation := l.Generation()
 				r.StoreChanged()
 				if during == "raise" {
