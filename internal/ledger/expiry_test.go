@@ -30,10 +30,7 @@ func (d *database) makeDue(t *testing.T, orders ...order.Order) {
 		t.Fatal(err)
 	}
 	for n, o := range orders {
-		_, err := db.Exec(t.Context(), "UPDATE orders SET expires_at = ? WHERE id = ?", now.Add(time.Duration(n)*time.Millisecond-time.Minute), db.Dialect().UUID(o.ID))
-		if err != nil {
-			t.Fatal(err)
-		}
+		exec(t, db, "UPDATE orders SET expires_at = ? WHERE id = ?", now.Add(time.Duration(n)*time.Millisecond-time.Minute), db.Dialect().UUID(o.ID))
 	}
 }
 
@@ -41,9 +38,7 @@ func (d *database) makeDue(t *testing.T, orders ...order.Order) {
 func (d *database) setStatus(t *testing.T, o order.Order, status order.Status) {
 	t.Helper()
 	db := d.sql.Ledger()
-	if _, err := db.Exec(t.Context(), "UPDATE orders SET status = ? WHERE id = ?", string(status), db.Dialect().UUID(o.ID)); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db, "UPDATE orders SET status = ? WHERE id = ?", string(status), db.Dialect().UUID(o.ID))
 }
 
 // mustExpire expires a batch, and asserts how many orders it expired.
@@ -73,15 +68,9 @@ func TestExpire(t *testing.T) {
 		first, second, third, paid, young, forever := place(t, l, a, b), place(t, l, b), place(t, l, b), place(t, l, b), place(t, l, a), place(t, l, a)
 		d.makeDue(t, first, second, third, paid)
 		d.setStatus(t, paid, order.Paid)
-		if _, err := db.Exec(ctx, "UPDATE orders SET expires_at = "+db.Dialect().After(time.Minute)+" WHERE id = ?", db.Dialect().UUID(young.ID)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.Exec(ctx, "UPDATE stock SET limit_per_buyer = 5 WHERE sku = ?", string(b)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.Exec(ctx, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 4)", string(b), first.Buyer); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, db, "UPDATE orders SET expires_at = "+db.Dialect().After(time.Minute)+" WHERE id = ?", db.Dialect().UUID(young.ID))
+		exec(t, db, "UPDATE stock SET limit_per_buyer = 5 WHERE sku = ?", string(b))
+		exec(t, db, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 4)", string(b), first.Buyer)
 
 		if n, oldest, err := l.Due(ctx, 10); err != nil || n != 3 || oldest < time.Minute {
 			t.Errorf("%d orders are due, the oldest for %v, %v, want 3 for a minute", n, oldest, err)
@@ -150,9 +139,7 @@ func TestExpire_SameTime(t *testing.T) {
 			take.OrderID = uuid.UUID{0: byte(9 - n)}
 			mustRecord(t, l, take)
 		}
-		if _, err := d.sql.Ledger().Exec(t.Context(), "UPDATE orders SET expires_at = ?", due); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, d.sql.Ledger(), "UPDATE orders SET expires_at = ?", due)
 		var round ExpiryRound
 		for n := range 3 {
 			if e, err := l.Expire(t.Context(), j, &round, 1); err != nil || e.Expired != 1 {
@@ -296,11 +283,7 @@ func TestExpire_LockedOrder(t *testing.T) {
 		o := place(t, l, sku)
 		d.makeDue(t, o, place(t, l, sku))
 		j := claim(t, l, "expiry", "holder")
-		holder, err := d.sql.Ledger().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer holder.Rollback()
+		holder := begin(t, d.sql.Ledger())
 		if _, err := lockOrder(t.Context(), holder, o, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -406,12 +389,6 @@ func TestExpire_BrokenOrders(t *testing.T) {
 		l.log = slog.New(slog.NewTextHandler(&log, nil))
 		lay(t, l, "a", 100)
 		lay(t, l, "deleted", 10)
-		exec := func(query string, args ...any) {
-			t.Helper()
-			if _, err := db.Exec(t.Context(), query, args...); err != nil {
-				t.Fatal(err)
-			}
-		}
 		var orders []order.Order
 		for n := range 10 {
 			sku := stock.SKU("a")
@@ -423,16 +400,16 @@ func TestExpire_BrokenOrders(t *testing.T) {
 		d.makeDue(t, orders...)
 		broken := []order.Order{orders[0], orders[1], orders[7]}
 		for _, o := range broken { // the history already contains the expiry
-			exec("INSERT INTO order_history (order_id, version, status, at) SELECT id, 1, 'expired', "+db.Dialect().Now()+" FROM orders WHERE id = ?", db.Dialect().UUID(o.ID))
+			exec(t, db, "INSERT INTO order_history (order_id, version, status, at) SELECT id, 1, 'expired', "+db.Dialect().Now()+" FROM orders WHERE id = ?", db.Dialect().UUID(o.ID))
 		}
 		if db.Dialect() == sqltx.SQLite { // SQLite stores any type in any column
-			exec("UPDATE orders SET expires_at = '2001' WHERE id = ?", db.Dialect().UUID(broken[0].ID))
-			exec("UPDATE order_lines SET quantity = 'two' WHERE order_id = ?", db.Dialect().UUID(broken[1].ID))
+			exec(t, db, "UPDATE orders SET expires_at = '2001' WHERE id = ?", db.Dialect().UUID(broken[0].ID))
+			exec(t, db, "UPDATE order_lines SET quantity = 'two' WHERE order_id = ?", db.Dialect().UUID(broken[1].ID))
 			if _, oldest, err := l.Due(t.Context(), 1); err != nil || oldest != 0 {
 				t.Errorf("the oldest order is due since an unknown time: %v, %v", oldest, err)
 			}
 		}
-		exec("DELETE FROM stock WHERE sku = 'deleted'")
+		exec(t, db, "DELETE FROM stock WHERE sku = 'deleted'")
 		goRound := func(limit int) (batches, expired, failed int) {
 			t.Helper()
 			for {
@@ -464,11 +441,11 @@ func TestExpire_BrokenOrders(t *testing.T) {
 			t.Errorf("the log does not say what was lost: %s", log.String())
 		}
 		younger := place(t, l, "a")
-		exec("UPDATE orders SET expires_at = "+db.Dialect().After(-time.Millisecond)+" WHERE id = ?", db.Dialect().UUID(younger.ID))
+		exec(t, db, "UPDATE orders SET expires_at = "+db.Dialect().After(-time.Millisecond)+" WHERE id = ?", db.Dialect().UUID(younger.ID))
 		if batches, expired, failed := goRound(4); batches != 1 || expired != 1 || failed != 3 {
 			t.Errorf("soon after: %d orders in %d batches, %d failed, want 1 in 1, and 3", expired, batches, failed)
 		}
-		exec("DELETE FROM order_history WHERE order_id = ?", db.Dialect().UUID(broken[2].ID))
+		exec(t, db, "DELETE FROM order_history WHERE order_id = ?", db.Dialect().UUID(broken[2].ID))
 		round.began = round.began.Add(-expiryRetry)
 		if batches, expired, _ := goRound(4); batches != 1 || expired != 0 { // the end of the round
 			t.Errorf("the round ends with %d batches, %d orders", batches, expired)

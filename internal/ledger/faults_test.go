@@ -98,8 +98,7 @@ func (s *shelf) fill(t *testing.T) {
 	must(err)
 	s.expired = expire(t, l, s.expired.ID)
 	for _, due := range []order.Order{place(t, l, "b"), place(t, l, "a"), place(t, l, "a", "b")} {
-		_, err := s.healthy.Exec(ctx, "UPDATE orders SET expires_at = ? WHERE id = ?", time.Now().Add(-time.Hour).UTC(), due.ID[:])
-		must(err)
+		exec(t, s.healthy, "UPDATE orders SET expires_at = ? WHERE id = ?", time.Now().Add(-time.Hour).UTC(), due.ID[:])
 	}
 	s.paid, _, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "paid"}, pay("paid"))
 	must(err)
@@ -113,20 +112,16 @@ func (s *shelf) fill(t *testing.T) {
 	must(err)
 	s.void = *found
 	s.held, s.lapsed = claim(t, l, "held", "holder"), claim(t, l, "lapsed", "holder")
-	_, err = s.healthy.Exec(ctx, "UPDATE jobs SET held_until = '2020-01-01 00:00:00+00:00' WHERE name = 'lapsed'")
-	must(err)
-	_, err = s.healthy.Exec(ctx, "UPDATE jobs SET held_until = '9020-01-01 00:00:00+00:00' WHERE name = 'held'")
-	must(err)
-	_, err = s.healthy.Exec(ctx, "UPDATE claims SET units = units + 1 WHERE sku = 'a'")
-	must(err)
+	exec(t, s.healthy, "UPDATE jobs SET held_until = '2020-01-01 00:00:00+00:00' WHERE name = 'lapsed'")
+	exec(t, s.healthy, "UPDATE jobs SET held_until = '9020-01-01 00:00:00+00:00' WHERE name = 'held'")
+	exec(t, s.healthy, "UPDATE claims SET units = units + 1 WHERE sku = 'a'")
 	changes, _, err := l.Changes(ctx, "b", stock.Change{})
 	must(err)
 	s.change = changes[0]
 	owner, err := l.Owner(ctx)
 	must(err)
 	must(l.RaiseGeneration(ctx, owner, Owner{Generation: shelfGeneration, Layout: "layout"}))
-	_, err = s.healthy.Exec(ctx, "INSERT INTO stock_parts (sku, part, available, epoch) SELECT sku, 1, 3, epoch FROM stock WHERE sku = 'parted'")
-	must(err)
+	exec(t, s.healthy, "INSERT INTO stock_parts (sku, part, available, epoch) SELECT sku, 1, 3, epoch FROM stock WHERE sku = 'parted'")
 }
 
 // pay decides that a payment pays a pending order, and that any later payment is due back.
@@ -723,9 +718,7 @@ func openTemplate(t *testing.T) template {
 	errs := storetest.SQLiteErrors(t)
 	s := openShelf(t, u.Path, errs, contents{})
 	s.fill(t)
-	if _, err := s.healthy.Exec(t.Context(), "VACUUM INTO ?", u.Path+".template"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.healthy, "VACUUM INTO ?", u.Path+".template")
 	return template{u.Path + ".template", errs, s.contents}
 }
 
@@ -749,14 +742,8 @@ func (f template) copy(t *testing.T) *shelf {
 // snapshot returns a function that undoes the changes since then.
 func (s *shelf) snapshot(t *testing.T, tables []string) (restore func()) {
 	t.Helper()
-	exec := func(statement string) {
-		t.Helper()
-		if _, err := s.healthy.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, table := range tables {
-		exec("CREATE TABLE saved_" + table + " AS SELECT * FROM " + table)
+		exec(t, s.healthy, "CREATE TABLE saved_"+table+" AS SELECT * FROM "+table)
 	}
 	return func() {
 		t.Helper()
@@ -941,9 +928,7 @@ func TestFaults_GroupDivided(t *testing.T) {
 func TestFaults_NotBarred(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
-	if _, err := s.healthy.Exec(t.Context(), "UPDATE orders SET status = 'expired' WHERE id = ?", s.healthy.Dialect().UUID(s.pending.ID)); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.healthy, "UPDATE orders SET status = 'expired' WHERE id = ?", s.healthy.Dialect().UUID(s.pending.ID))
 	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: "UPDATE orders"})
 	resolve(t, s.l, as(s.pending, takeOf("a")), "unknown")
 	if _, hit := s.faults.Disarm(); len(hit) != 1 {
@@ -1192,9 +1177,7 @@ func TestFaults_Claims(t *testing.T) {
 func TestCorrect(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
-	if _, err := s.healthy.Exec(t.Context(), "UPDATE stock SET available = 1 WHERE sku = 'b'"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.healthy, "UPDATE stock SET available = 1 WHERE sku = 'b'")
 	wrong, err := s.l.Row(t.Context(), "b")
 	if err != nil {
 		t.Fatal(err)

@@ -50,6 +50,28 @@ func eachDatabase(t *testing.T, kinds []testenv.Database, test func(t *testing.T
 	}
 }
 
+// begin begins a transaction, which the end of the test rolls back.
+func begin(t *testing.T, db *sqltx.DB) *sqltx.Tx {
+	t.Helper()
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tx.Rollback)
+	return tx
+}
+
+// exec runs a statement, which must succeed, on a *sqltx.DB or a *sqltx.Tx.
+func exec(t *testing.T, on interface {
+	Exec(ctx context.Context, sql string, args ...any) (affected int64, err error)
+}, statement string, args ...any,
+) {
+	t.Helper()
+	if _, err := on.Exec(t.Context(), statement, args...); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
 // generation is the generation of the ledgers in these tests.
 const generation stock.Generation = 1
 

@@ -56,9 +56,7 @@ func TestChange_Due(t *testing.T) {
 			t.Fatal(err)
 		}
 		for offset, want := range map[time.Duration]bool{-time.Second: true, time.Minute: false} {
-			if _, err := l.db.Exec(t.Context(), "UPDATE orders SET expires_at = ?", now.Add(offset)); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, l.db, "UPDATE orders SET expires_at = ?", now.Add(offset))
 			_, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{}, func(s order.Locked) (order.Transition, error) {
 				if s.Due != want {
 					t.Errorf("%v after its deadline: due %v", -offset, s.Due)
@@ -100,11 +98,7 @@ func TestChange_LocksStockFirst(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
 		o := place(t, l, "a")
-		holder, err := l.db.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer holder.Rollback()
+		holder := begin(t, l.db)
 		if _, err := readRows(t.Context(), holder, []stock.SKU{"a"}, stockColumns, holder.Dialect().RowLock()); err != nil {
 			t.Fatal(err)
 		}
@@ -146,9 +140,7 @@ func TestChange_LowersClaim(t *testing.T) {
 			"INSERT INTO claims (sku, buyer_id, units) VALUES ('limited', 'buyer-1', 3)",
 			"INSERT INTO claims (sku, buyer_id, units) VALUES ('limited', 'buyer-2', 3)",
 		} {
-			if _, err := l.db.Exec(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, l.db, statement)
 		}
 		expire(t, l, o.ID)
 		for buyer, want := range map[string]int64{"buyer-1": 2, "buyer-2": 3} {
@@ -449,9 +441,7 @@ func TestOrders(t *testing.T) {
 		if err != nil || first.Status != order.PaymentRefunded || first.ChangedAt.Before(first.CreatedAt) {
 			t.Errorf("refunding a payment that is due: %+v, %v", first, err)
 		}
-		if _, err := d.sql.Ledger().Exec(t.Context(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), "due"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, d.sql.Ledger(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), "due")
 		if first, err = readPayment(t.Context(), l.db, "due"); err != nil {
 			t.Fatal(err)
 		}
@@ -487,10 +477,7 @@ func TestRefundsDue(t *testing.T) {
 				check(1, 0, time.Minute)
 			}
 			if n == 3 {
-				_, err := d.sql.Ledger().Exec(t.Context(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), payment)
-				if err != nil {
-					t.Fatal(err)
-				}
+				exec(t, d.sql.Ledger(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), payment)
 				check(2, 59*time.Minute, 61*time.Minute)
 			}
 		}

@@ -23,13 +23,8 @@ func (d *database) lent(t *testing.T, l *Ledger, sku stock.SKU) StockRow {
 func (d *database) lend(t *testing.T, row StockRow, parts ...int64) {
 	t.Helper()
 	for number, units := range parts {
-		_, err := d.sql.Ledger().Exec(t.Context(), "INSERT INTO stock_parts (sku, part, available, epoch) VALUES (?, ?, ?, ?)", string(row.SKU), number+1, units, row.Epoch)
-		if err == nil {
-			_, err = d.sql.Ledger().Exec(t.Context(), "UPDATE stock SET available = available - ? WHERE sku = ?", units, string(row.SKU))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		exec(t, d.sql.Ledger(), "INSERT INTO stock_parts (sku, part, available, epoch) VALUES (?, ?, ?, ?)", string(row.SKU), number+1, units, row.Epoch)
+		exec(t, d.sql.Ledger(), "UPDATE stock SET available = available - ? WHERE sku = ?", units, string(row.SKU))
 	}
 }
 

@@ -59,11 +59,7 @@ func TestRecordRefusal_VoidMeanwhile(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		take := takeOf("void")
-		tx, err := d.sql.Ledger().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tx.Rollback()
+		tx := begin(t, d.sql.Ledger())
 		void := order.Order{ID: take.OrderID, TakeID: uuid.New(), Buyer: take.Buyer, Status: order.Void, Strategy: "lua", CreatedAt: Now()}
 		if err := insertOrder(t.Context(), tx, &void); err != nil {
 			t.Fatal(err)
@@ -71,9 +67,7 @@ func TestRecordRefusal_VoidMeanwhile(t *testing.T) {
 		done := make(chan order.Outcome, 1)
 		go func() { done <- l.RecordRefusal(t.Context(), take) }()
 		testenv.Await(t, "RecordRefusal waits for the void order", func() bool {
-			if _, err := tx.Exec(t.Context(), "UPDATE orders SET version = 0 WHERE id = ?", tx.Dialect().UUID(void.ID)); err != nil {
-				t.Fatal(err) // the server ends a transaction that stays idle
-			}
+			exec(t, tx, "UPDATE orders SET version = 0 WHERE id = ?", tx.Dialect().UUID(void.ID)) // the server ends a transaction that stays idle
 			return d.lockWaits(t) > 0
 		})
 		if err := tx.Commit(); err != nil {
