@@ -27,9 +27,7 @@ func TestVanishedDuplicate(t *testing.T) {
 			$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'unique_violation'; END $$`,
 		`CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.status = 'void') EXECUTE FUNCTION refuse()`,
 	} {
-		if err := s.sql.DB().Exec(statement).Error; err != nil {
-			t.Fatal(err)
-		}
+		s.exec(t, statement)
 	}
 	d := takeUnit(t, i, sku)
 	if o := i.ledger.Resolve(t.Context(), d.Deduction); !o.Unknown() {

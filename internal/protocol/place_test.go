@@ -126,9 +126,7 @@ func TestKeys(t *testing.T) {
 		mustPlace(t, i, withKey(request(stock.Line{SKU: a, Quantity: 2}), k2))
 
 		// A replay shows the order as pending even after it was paid.
-		if err := s.sql.DB().Exec("UPDATE orders SET status = 'paid' WHERE id = ?", s.sql.Ledger().Dialect().UUID(first.ID)).Error; err != nil {
-			t.Fatal(err)
-		}
+		s.exec(t, "UPDATE orders SET status = 'paid' WHERE id = ?", s.sql.Dialect().UUID(first.ID))
 		replay(both())
 
 		s.waitSettled(t, i, a)

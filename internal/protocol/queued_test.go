@@ -162,9 +162,8 @@ func TestQueuedOrder(t *testing.T) {
 		}
 		replayed := func() {
 			t.Helper()
-			o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
-			if err != nil || !replayed || !sameOrder(o, first) {
-				t.Errorf("answered %+v, then %+v (replayed %v, %v)", first, o, replayed, err)
+			if o := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); !sameOrder(o, first) {
+				t.Errorf("answered %+v, then %+v", first, o)
 			}
 			if _, _, err := i.Place(t.Context(), withKey(request(stock.Line{SKU: sku, Quantity: 2}), "k")); !errors.Is(err, order.ErrKeyReused) {
 				t.Errorf("other lines under the key: %v", err)
@@ -192,8 +191,8 @@ func TestQueuedOrder(t *testing.T) {
 		if err != nil || !o.CreatedAt.Equal(first.CreatedAt) || o.ExpiresAt.Sub(o.QueuedUntil) != time.Hour || len(o.History) != 2 || o.History[0].Status != order.Queued {
 			t.Errorf("%+v, %v", o, err)
 		}
-		if o, replayed, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); err != nil || !replayed || !sameOrder(o, first) {
-			t.Errorf("another instance replays %+v (%v, %v)", o, replayed, err)
+		if o := mustReplay(t, other, withKey(oneUnit(sku), "k")); !sameOrder(o, first) {
+			t.Errorf("another instance replays %+v", o)
 		}
 		s.waitSettled(t, other, sku)
 		s.checkBalance(t, other.counter, sku, 1)
@@ -332,12 +331,8 @@ func TestQueuedTwinOfALiveOrder(t *testing.T) {
 		addStock(t, lua, sku, 2)
 		keyed := withKey(oneUnit(sku), string(sku))
 		probe := mustPlace(t, lua, keyed) // shows the key's first ID
-		if err := errors.Join(
-			s.sql.DB().Exec("UPDATE orders SET status = 'void' WHERE id = ?", s.sql.Dialect().UUID(probe.ID)).Error,
-			s.sql.DB().Exec("UPDATE stock SET available = available + 1 WHERE sku = ?", string(sku)).Error,
-		); err != nil {
-			t.Fatal(err)
-		}
+		s.exec(t, "UPDATE orders SET status = 'void' WHERE id = ?", s.sql.Dialect().UUID(probe.ID))
+		s.exec(t, "UPDATE stock SET available = available + 1 WHERE sku = ?", string(sku))
 		s.waitSettled(t, lua, sku)
 		live := mustPlace(t, lua, keyed)
 		s.waitSettled(t, lua, sku)
@@ -395,9 +390,8 @@ func TestQueuedTwinOfACommittedOrder(t *testing.T) {
 		first := mustPlace(t, plain, withKey(oneUnit(sku), "k"))
 		s.waitSettled(t, plain, sku)
 		i := s.openQueueing(t, settings{noGuard: true})
-		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
-		if err != nil || !replayed || !sameOrder(o, first) {
-			t.Errorf("answered %+v, then %+v (replayed %v, %v)", first, o, replayed, err)
+		if o := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); !sameOrder(o, first) {
+			t.Errorf("answered %+v, then %+v", first, o)
 		}
 		waitFinished(t, i.instance) // without a consumer
 		s.checkBalance(t, i.counter, sku, 1)
@@ -436,9 +430,8 @@ func TestLostQueueAnswer(t *testing.T) {
 		addStock(t, i.instance, sku, 2)
 		i.journal.lose.Store(true)
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrUnavailable)
-		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
-		if err != nil || !replayed || o.Status != order.Queued { // the journal has the order
-			t.Errorf("answered %+v (replayed %v, %v)", o, replayed, err)
+		if o := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); o.Status != order.Queued { // the journal has the order
+			t.Errorf("answered %+v", o)
 		}
 		testenv.Background(t, i.consumer.Run)
 		waitFinished(t, i.instance)

@@ -64,9 +64,7 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 				if err := ready(t, old); !errors.Is(err, stock.ErrSuperseded) {
 					t.Fatal(err)
 				}
-				if err := s.sql.DB().Exec("UPDATE ledger SET generation = ?, layout = ?, beat = ?", row.Generation, row.Layout, row.Beat).Error; err != nil {
-					t.Fatal(err)
-				}
+				s.exec(t, "UPDATE ledger SET generation = ?, layout = ?, beat = ?", row.Generation, row.Layout, row.Beat)
 				for range 3 {
 					_, _ = i.Ready(t.Context()), old.Ready(t.Context())
 				}
@@ -106,9 +104,7 @@ func TestRowOfALaterGeneration(t *testing.T) {
 				last.Close()
 				// Restore an earlier generation. The instance that sold is closed already, so it
 				// cannot detect this.
-				if err := s.sql.DB().Exec("UPDATE ledger SET generation = ?", generation-2).Error; err != nil {
-					t.Fatal(err)
-				}
+				s.exec(t, "UPDATE ledger SET generation = ?", generation-2)
 				if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:generation").Err(); err != nil {
 					t.Fatal(err)
 				}
@@ -148,18 +144,9 @@ func (s *shop) backUp(t *testing.T, sku stock.SKU) (b backup) {
 // restore restores the backup, and deletes the lines and changes of the SKU.
 func (s *shop) restore(t *testing.T, sku stock.SKU, b backup) {
 	t.Helper()
-	db := s.sql.DB()
-	err := db.Exec("UPDATE stock SET total = ?, available = ?, epoch = ?, version = ?, changes = ? WHERE sku = ?",
-		b.row.Total, b.row.Available, b.row.Epoch, b.row.Version, b.row.Changes, string(sku)).Error
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, statement := range []string{"DELETE FROM order_lines WHERE sku = ?", "DELETE FROM outbox WHERE sku = ?"} {
-		if err := db.Exec(statement, string(sku)).Error; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := db.Exec("UPDATE ledger SET generation = ?, layout = ?, beat = ?", b.owner.Generation, b.owner.Layout, b.owner.Beat).Error; err != nil {
-		t.Fatal(err)
-	}
+	s.exec(t, "UPDATE stock SET total = ?, available = ?, epoch = ?, version = ?, changes = ? WHERE sku = ?",
+		b.row.Total, b.row.Available, b.row.Epoch, b.row.Version, b.row.Changes, string(sku))
+	s.exec(t, "DELETE FROM order_lines WHERE sku = ?", string(sku))
+	s.exec(t, "DELETE FROM outbox WHERE sku = ?", string(sku))
+	s.exec(t, "UPDATE ledger SET generation = ?, layout = ?, beat = ?", b.owner.Generation, b.owner.Layout, b.owner.Beat)
 }
