@@ -147,15 +147,6 @@ func (s *shop) exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// addLimited sets the total of a product that has a buyer limit.
-func addLimited(t *testing.T, i *instance, sku stock.SKU, units int64) {
-	t.Helper()
-	limit := int64(stock.MaxTotal)
-	if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: units, BuyerLimit: &limit}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestAudit checks that an audit finds and names each kind of damage, and nothing else. After a
 // repair, exactly the remaining units can be sold. Unless the run is thorough, each server has one
 // of the strategies.
@@ -187,7 +178,7 @@ func TestAudit(t *testing.T) {
 						continue
 					}
 					sku := newSKU(d.name)
-					addLimited(t, i, sku, 9)
+					sell(t, i, stock.Setting{SKU: sku, Total: 9, BuyerLimit: new(int64(stock.MaxTotal))})
 					mustPlace(t, i, oneUnit(sku))
 					s.waitSettled(t, i, sku)
 					damaged[sku] = d
@@ -302,7 +293,7 @@ func TestAuditAfterRefunds(t *testing.T) {
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
 		i, auditor := s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua", auditor: true})
 		sku := newSKU("ended")
-		addLimited(t, i, sku, 20)
+		sell(t, i, stock.Setting{SKU: sku, Total: 20, BuyerLimit: new(int64(stock.MaxTotal))})
 		for status, end := range map[string]func(id uuid.UUID) error{
 			"pending":   func(uuid.UUID) error { return nil },
 			"paid":      func(uuid.UUID) error { return nil },

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -116,10 +117,8 @@ func (s *shop) openOptimistic(t *testing.T) (*instance, *hook) {
 type hookedGate struct {
 	gate.Gate
 	taken, adjusting hook
-
-	mu        sync.Mutex
-	loseTakes int  // number of the next takes whose answers get lost
-	noAdjust  bool // adjusts fail
+	loseTake         atomic.Bool // loses the answer to the next take
+	noAdjust         atomic.Bool // adjusts fail
 }
 
 var errLostAnswer = errors.New("the answer was lost")
@@ -129,10 +128,7 @@ func (g *hookedGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, e
 	if err == nil {
 		g.taken.reach()
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err == nil && g.loseTakes > 0 {
-		g.loseTakes--
+	if err == nil && g.loseTake.CompareAndSwap(true, false) {
 		return taken, errLostAnswer
 	}
 	return taken, err
@@ -142,23 +138,11 @@ func (g *hookedGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, e
 func (g *hookedGate) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 	if gate.ScriptName(cmds[0]) == "adjust" {
 		g.adjusting.reach()
-		if g.is(&g.noAdjust) {
+		if g.noAdjust.Load() {
 			return errLostAnswer
 		}
 	}
 	return run(ctx)
-}
-
-func (g *hookedGate) is(flag *bool) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return *flag
-}
-
-func (g *hookedGate) set(flag *bool, value bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	*flag = value
 }
 
 // hooked is an instance with hooks in its gate and its cutter.

@@ -209,15 +209,13 @@ func TestCompensationOutlivesTheRequest(t *testing.T) {
 			answer := place(ctx, i.instance, oneUnit(sku))
 			testenv.Receive(t, "the take", reached)
 			cancel()
-			i.gate.mu.Lock()
-			i.gate.loseTakes = 1 // the answer to the take is lost too
-			i.gate.mu.Unlock()
+			i.gate.loseTake.Store(true) // the answer to the take is lost too
 			proceed()
 			if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 				t.Errorf("answered %+v, want busy", r)
 			}
 		}
-		i.gate.loseTakes = 1
+		i.gate.loseTake.Store(true)
 		mustRefuse(t, i.instance, withKey(oneUnit(sku), "k"), stock.ErrBusy)
 		s.checkBalance(t, i.counter, sku, 0)
 		mustPlace(t, i.instance, withKey(oneUnit(sku), "k"))

@@ -312,7 +312,14 @@ func (s *shop) assemble(db *sqltx.DB, built assembly.Strategy, set settings) *in
 // addStock sets the total of a product.
 func addStock(t *testing.T, s *instance, sku stock.SKU, units int64) {
 	t.Helper()
-	if _, _, err := s.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: units}); err != nil {
+	sell(t, s, stock.Setting{SKU: sku, Total: units})
+}
+
+// sell sets the total and the rules of a product.
+func sell(t *testing.T, i *instance, set stock.Setting) {
+	t.Helper()
+	set.Kind = stock.Product
+	if _, _, err := i.SetStock(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -109,11 +109,11 @@ func TestAdditionOnce(t *testing.T) {
 			i := s.openHooked(t, settings{strategy: "lua"})
 			sku := newSKU("addition")
 			addStock(t, i.instance, sku, 1)
-			i.gate.set(&i.gate.noAdjust, true)
+			i.gate.noAdjust.Store(true)
 			addStock(t, i.instance, sku, 4) // committed, but not delivered to the gate
 			mustPlace(t, i.instance, oneUnit(sku))
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-			i.gate.set(&i.gate.noAdjust, false)
+			i.gate.noAdjust.Store(false)
 			sweep(t, i.instance)
 			mustPlace(t, i.instance, request(stock.Line{SKU: sku, Quantity: 3}))
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
@@ -126,9 +126,9 @@ func TestAdditionOnce(t *testing.T) {
 			t.Helper()
 			i, sku = s.openHooked(t, settings{strategy: "lua", noGuard: true}), newSKU("addition")
 			addStock(t, i.instance, sku, 1)
-			i.gate.set(&i.gate.noAdjust, true)
+			i.gate.noAdjust.Store(true)
 			addStock(t, i.instance, sku, 4)
-			i.gate.set(&i.gate.noAdjust, false)
+			i.gate.noAdjust.Store(false)
 			changes, _, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
 			if err != nil || len(changes) != 1 {
 				t.Fatal(changes, err)
@@ -190,11 +190,11 @@ func TestSweepsAtOnce(t *testing.T) {
 		for _, i := range both {
 			sweep(t, i.instance) // this sweep sees the difference for the first time
 		}
-		first.gate.set(&first.gate.noAdjust, true)
+		first.gate.noAdjust.Store(true)
 		for total := int64(2); total <= 5; total++ {
 			addStock(t, first.instance, added, total)
 		}
-		first.gate.set(&first.gate.noAdjust, false)
+		first.gate.noAdjust.Store(false)
 		var sweeping sync.WaitGroup
 		var deliver []func()
 		for _, i := range both {

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestSuperseded checks that an instance whose stock another layout has taken over reports that,
@@ -29,7 +30,7 @@ func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	row := &ownerRow{}
 	r, _, l := started(t, row)
-	var log logged
+	var log testenv.Buffer
 	r.logTo(&log)
 	work := 0
 	l.onDeliver, l.onPage = func() { work++ }, func() { work++ }
@@ -39,14 +40,14 @@ func TestSuperseded(t *testing.T) {
 		return r.PrepareRetry(ctx, stock.ErrNoGeneration)
 	}} {
 		r.generations.superseded.Store(false)
-		log.text.Reset()
+		log.Take()
 		for range 2 {
 			if err := call(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if n := strings.Count(log.warnings(), "has taken over the stock"); n != 1 {
-			t.Errorf("%s: %d lines of %s", name, n, log.warnings())
+		if n := strings.Count(log.String(), "has taken over the stock"); n != 1 {
+			t.Errorf("%s: %d lines of %s", name, n, log.String())
 		}
 		if err := r.Usable(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
 			t.Errorf("usable after %s: %v", name, err)
@@ -217,12 +218,12 @@ func TestCheckEnds(t *testing.T) {
 		if err := <-first; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ready: %v", err)
 		}
-		var log logged
+		var log testenv.Buffer
 		r.logTo(&log)
 		ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if r.keepChecking(ctx); log.warnings() != "" {
-			t.Errorf("logged %s", log.warnings())
+		if r.keepChecking(ctx); log.String() != "" {
+			t.Errorf("logged %s", log.String())
 		}
 		time.Sleep(time.Minute) // until the check has ended
 	})
@@ -479,26 +480,8 @@ func TestSuspectsRemain(t *testing.T) {
 	}
 }
 
-// logged is a log that tests read.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) warnings() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // logTo makes the instance log its warnings.
-func (r *Reconciler) logTo(to *logged) {
+func (r *Reconciler) logTo(to *testenv.Buffer) {
 	log := slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	r.log, r.jobs.log, r.generations.log = log, log, log
 }
@@ -510,7 +493,7 @@ func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		row, store, jobs := &ownerRow{}, newRedis(), &fakeJobs{}
 		var (
-			log  logged
+			log  testenv.Buffer
 			runs sync.WaitGroup
 		)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -528,7 +511,7 @@ func TestQuiet(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		cancel()
 		runs.Wait()
-		if w := log.warnings(); w != "" {
+		if w := log.String(); w != "" {
 			t.Errorf("logged %s", w)
 		}
 	})
@@ -541,7 +524,7 @@ func TestQuietStop(t *testing.T) {
 	for _, silent := range []string{"claim", "renew", "the step"} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReconciler(nil, newLedger(&ownerRow{}))
-			var log logged
+			var log testenv.Buffer
 			r.logTo(&log)
 			r.jobs.ledger = silentJobs{&fakeJobs{}, func(call string) bool { return call == silent }}
 			ctx, cancel := context.WithTimeout(t.Context(), renewPause+jobCallTimeout/4)
@@ -550,7 +533,7 @@ func TestQuietStop(t *testing.T) {
 				<-ctx.Done()
 				return 0, ctx.Err()
 			}, func() {})
-			if w := log.warnings(); w != "" {
+			if w := log.String(); w != "" {
 				t.Errorf("stopped during %s: %s", silent, w)
 			}
 		})
@@ -629,7 +612,7 @@ func TestUncounted(t *testing.T) {
 			{"RefundsDue", 5, 777, "counting the payments that are due back to their buyers failed"},
 			{"", 5, 5, ""},
 		} {
-			var log logged
+			var log testenv.Buffer
 			r.logTo(&log)
 			l.on = failing(step.broken)
 			if _, err := e.step(t.Context(), ledger.Job{}); err != nil {
@@ -638,7 +621,7 @@ func TestUncounted(t *testing.T) {
 			if due, refunds := value(t, r.metrics.backlog), value(t, r.metrics.refundsDue); due != step.due || refunds != step.refunds {
 				t.Errorf("%q: %v due, %v refunds, want %v and %v", step.broken, due, refunds, step.due, step.refunds)
 			}
-			if w := log.warnings(); !strings.Contains(w, step.log) || (w == "") != (step.log == "") {
+			if w := log.String(); !strings.Contains(w, step.log) || (w == "") != (step.log == "") {
 				t.Errorf("%q: logged %q, want %q", step.broken, w, step.log)
 			}
 			if n = 5; step.broken == "" {
@@ -655,7 +638,7 @@ func TestJobLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &fakeJobs{}
 		r := newReconciler(nil, newLedger(&ownerRow{}))
-		var log logged
+		var log testenv.Buffer
 		r.logTo(&log)
 		r.jobs.ledger = table
 		ctx, cancel := context.WithTimeout(t.Context(), renewPause+renewPause/2)
@@ -668,7 +651,7 @@ func TestJobLost(t *testing.T) {
 			ended = time.Since(start)
 			return 0, ctx.Err()
 		}, func() {})
-		if w := log.warnings(); ended != renewPause || !strings.Contains(w, "another instance has claimed") || strings.Contains(w, "failed") {
+		if w := log.String(); ended != renewPause || !strings.Contains(w, "another instance has claimed") || strings.Contains(w, "failed") {
 			t.Errorf("stopped after %v, logged %s", ended, w)
 		}
 	})
@@ -728,12 +711,12 @@ func TestFailuresAreLogged(t *testing.T) {
 				}
 				return nil, "", errors.New("last step")
 			}
-			var log logged
+			var log testenv.Buffer
 			r.logTo(&log)
 			ctx, cancel := context.WithTimeout(t.Context(), renewPause+renewPause/2)
 			defer cancel()
 			do(ctx, r, gate, l)
-			if w := log.warnings(); !strings.Contains(w, want) {
+			if w := log.String(); !strings.Contains(w, want) {
 				t.Errorf("logged %q, want %q", w, want)
 			}
 		})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestLostRaise checks two instances that saw the same row of the ledger. One raises the
@@ -151,15 +152,15 @@ func TestRestoredBelowTheMark(t *testing.T) {
 		"Start": func(r *Reconciler) error { return r.Start(t.Context()) },
 	} {
 		r, gate, l := started(t, &ownerRow{})
-		var log logged
+		var log testenv.Buffer
 		r.logTo(&log)
 		mark := l.Generation() + 3 // of an instance that raised the generation before the restore
 		gate.redis.mark.Generation = mark
 		if err := take(r); err != nil || l.Generation() != mark+1 || gate.redis.mark.Generation != mark+1 {
 			t.Errorf("%s: generation %d, mark %+v, %v; want generation %d", name, l.Generation(), gate.redis.mark, err, mark+1)
 		}
-		if name == "Ready" && !strings.Contains(log.warnings(), "was restored from a backup") {
-			t.Errorf("logged %q", log.warnings())
+		if name == "Ready" && !strings.Contains(log.String(), "was restored from a backup") {
+			t.Errorf("logged %q", log.String())
 		}
 	}
 }

@@ -301,7 +301,7 @@ func TestJobStepsFail(t *testing.T) {
 				table fakeJobs
 			)
 			r := newReconciler(newGate(newRedis()), newLedger(&ownerRow{}))
-			var log logged
+			var log testenv.Buffer
 			r.logTo(&log)
 			r.jobs.ledger = &table
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
@@ -322,7 +322,7 @@ func TestJobStepsFail(t *testing.T) {
 			if idle < 2 { // the last time is the end
 				t.Error("not idle while another instance had the job")
 			}
-			if w := log.warnings(); strings.Contains(w, "a job failed") != errors.Is(failure, errUnreachable) {
+			if w := log.String(); strings.Contains(w, "a job failed") != errors.Is(failure, errUnreachable) {
 				t.Errorf("after %v, logged %q", failure, w)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestStoresUp checks whether the instance is ready, and the metrics that say so and name the store
@@ -40,7 +41,7 @@ func TestStoresUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, g, l := started(t, &ownerRow{})
 				l.on = func(ctx context.Context, _ string) error { return ctx.Err() }
-				var log logged
+				var log testenv.Buffer
 				r.logTo(&log)
 				check := func(ready, ledger, gate float64) {
 					t.Helper()
@@ -63,7 +64,7 @@ func TestStoresUp(t *testing.T) {
 				checking(checkTimeout + checkPause/2)
 				check(test.ready, test.ledger, test.gate)
 				failed := test.ledger+test.gate < 2 && !errors.Is(test.err, stock.ErrSuperseded)
-				if w := log.warnings(); strings.Contains(w, "checking the stores failed") != failed {
+				if w := log.String(); strings.Contains(w, "checking the stores failed") != failed {
 					t.Errorf("logged %q", w)
 				}
 				if err := r.Ready(t.Context()); !errors.Is(err, test.err) {

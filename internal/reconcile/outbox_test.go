@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestBringToGate brings two additions to the gate, in the order of their commits or not, while
@@ -48,7 +49,7 @@ func TestBringToGate(t *testing.T) {
 					err = test.before(s)
 				}
 				var (
-					log  logged
+					log  testenv.Buffer
 					mu   sync.Mutex
 					made []string
 				)
@@ -71,7 +72,7 @@ func TestBringToGate(t *testing.T) {
 				if err != nil || !slices.Equal(made, test.calls) {
 					t.Errorf("the calls %q, want %q; %v", made, test.calls, err)
 				}
-				if logged := log.warnings(); (logged == "") != (test.log == "") || !strings.Contains(logged, test.log) {
+				if logged := log.String(); (logged == "") != (test.log == "") || !strings.Contains(logged, test.log) {
 					t.Errorf("logged %q, want %q", logged, test.log)
 				}
 				if err := errors.Join(s.Deliver(t.Context(), ""), s.PrepareRetry(t.Context(), stock.ErrNotFilled, "a"), s.Deliver(t.Context(), "")); err != nil {
@@ -119,11 +120,12 @@ func TestBringToGate_TwoSKUs(t *testing.T) {
 	})
 }
 
-// TestDeliver_GoesOn lets the gate not answer the first addition. Later additions to its SKU must wait
-// for a later delivery: each of them would wait for a frozen server, and the gap would cost a refill.
-// Other SKUs must not wait for it. If the time of a delivery has ended, the next one must begin with the
-// following SKU, because a SKU on a dead master of a cluster could keep all later SKUs from delivery.
-// It must not begin between two additions to one SKU. The third begins with the first SKU again.
+// TestDeliver_GoesOn lets the gate not answer the first addition. Later additions to its SKU must
+// wait for a later delivery: each of them would wait for a frozen server, and the gap would cost a
+// refill. Other SKUs must not wait. If the time of a delivery has ended, the next one must begin with
+// the following SKU, because a SKU on a dead master of a cluster could keep all later SKUs from
+// delivery. It must not begin between two additions to one SKU. The third begins with the first SKU
+// again.
 func TestDeliver_GoesOn(t *testing.T) {
 	t.Parallel()
 	type step struct {

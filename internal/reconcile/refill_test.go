@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestRefill_EpochOfTheGate checks that a count that the gate has under a later epoch than the stock row,
@@ -48,7 +49,7 @@ func TestGuardRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, gate, l := started(t, &ownerRow{})
-		var log logged
+		var log testenv.Buffer
 		r.logTo(&log)
 		epoch, err := l.Generation().Renew()
 		if err != nil {
@@ -88,7 +89,7 @@ func TestGuardRefusals(t *testing.T) {
 		if len(gate.given) != 6 || value(t, r.metrics.guardRefusals) != 6 {
 			t.Errorf("%d takes were given back, %v guard refusals are counted, want 6", len(gate.given), value(t, r.metrics.guardRefusals))
 		}
-		if w := log.warnings(); strings.Count(w, "refilling") != 2 || !strings.Contains(w, "sku=a gate=7 in_flight=0 ledger=3") {
+		if w := log.String(); strings.Count(w, "refilling") != 2 || !strings.Contains(w, "sku=a gate=7 in_flight=0 ledger=3") {
 			t.Errorf("logged %q, want both refills", w)
 		}
 		time.Sleep(time.Second)
