@@ -19,7 +19,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
 	"github.com/holdfast-stock/holdfast/internal/store"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // stockUp adds stock rows of 10 units to the ledger, and fills the gate if it is not
@@ -205,8 +204,7 @@ func TestSecondLook(t *testing.T) {
 					t.Errorf("refilled %v", l.raises)
 				}
 				if test.inFlight > 0 && test.recorded == test.inFlight { // records account for all units, so they are not read again before the pause is over
-					var log testenv.Buffer
-					r.logTo(&log)
+					log := r.logged()
 					gate.unlisted = true
 					if step(false); log.String() != "" {
 						t.Errorf("logged %q", log.String())
@@ -237,8 +235,7 @@ func TestManyInFlight(t *testing.T) {
 				gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, InFlight: int64(test.inFlight)}
 				gate.redis.counts["other"] = stock.Level{SKU: "other", Filled: true, Epoch: epoch, Available: 9}
 				gate.redis.inFlight = slices.Repeat([]stock.Take{takeOf("a", epoch)}, test.recorded)
-				var log testenv.Buffer
-				r.logTo(&log)
+				log := r.logged()
 				for range 2 {
 					if _, err := r.compareNext(t.Context()); err != nil {
 						t.Error(err)
@@ -328,8 +325,7 @@ func TestSecondLookFails(t *testing.T) {
 		gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, Available: 7, InFlight: 3}
 		step := func(unlisted, refilled bool) {
 			t.Helper()
-			var log testenv.Buffer
-			r.logTo(&log)
+			log := r.logged()
 			gate.unlisted = unlisted
 			if _, err := r.compareNext(t.Context()); err != nil || len(l.raises) > 0 != refilled {
 				t.Errorf("refilled %v, %v; want refilled %v", l.raises, err, refilled)

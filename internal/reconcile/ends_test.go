@@ -30,8 +30,7 @@ func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	row := &ownerRow{}
 	r, _, l := started(t, row)
-	var log testenv.Buffer
-	r.logTo(&log)
+	log := r.logged()
 	work := 0
 	l.onDeliver, l.onPage = func() { work++ }, func() { work++ }
 	row.owner.Layout = "other"
@@ -218,8 +217,7 @@ func TestCheckEnds(t *testing.T) {
 		if err := <-first; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ready: %v", err)
 		}
-		var log testenv.Buffer
-		r.logTo(&log)
+		log := r.logged()
 		ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if r.keepChecking(ctx); log.String() != "" {
@@ -486,6 +484,13 @@ func (r *Reconciler) logTo(to *testenv.Buffer) {
 	r.log, r.jobs.log, r.generations.log = log, log, log
 }
 
+// logged makes the instance log its warnings to a new buffer.
+func (r *Reconciler) logged() *testenv.Buffer {
+	log := new(testenv.Buffer)
+	r.logTo(log)
+	return log
+}
+
 // TestQuiet checks that two working instances log no warning, even while they stop, and that an
 // instance whose stores cannot be reached logs them.
 func TestQuiet(t *testing.T) {
@@ -524,8 +529,7 @@ func TestQuietStop(t *testing.T) {
 	for _, silent := range []string{"claim", "renew", "the step"} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReconciler(nil, newLedger(&ownerRow{}))
-			var log testenv.Buffer
-			r.logTo(&log)
+			log := r.logged()
 			r.jobs.ledger = silentJobs{&fakeJobs{}, func(call string) bool { return call == silent }}
 			ctx, cancel := context.WithTimeout(t.Context(), renewPause+jobCallTimeout/4)
 			defer cancel()
@@ -612,8 +616,7 @@ func TestUncounted(t *testing.T) {
 			{"RefundsDue", 5, 777, "counting the payments that are due back to their buyers failed"},
 			{"", 5, 5, ""},
 		} {
-			var log testenv.Buffer
-			r.logTo(&log)
+			log := r.logged()
 			l.on = failing(step.broken)
 			if _, err := e.step(t.Context(), ledger.Job{}); err != nil {
 				t.Error(err)
@@ -638,8 +641,7 @@ func TestJobLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &fakeJobs{}
 		r := newReconciler(nil, newLedger(&ownerRow{}))
-		var log testenv.Buffer
-		r.logTo(&log)
+		log := r.logged()
 		r.jobs.ledger = table
 		ctx, cancel := context.WithTimeout(t.Context(), renewPause+renewPause/2)
 		defer cancel()
@@ -711,8 +713,7 @@ func TestFailuresAreLogged(t *testing.T) {
 				}
 				return nil, "", errors.New("last step")
 			}
-			var log testenv.Buffer
-			r.logTo(&log)
+			log := r.logged()
 			ctx, cancel := context.WithTimeout(t.Context(), renewPause+renewPause/2)
 			defer cancel()
 			do(ctx, r, gate, l)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestLostRaise checks two instances that saw the same row of the ledger. One raises the
@@ -152,8 +151,7 @@ func TestRestoredBelowTheMark(t *testing.T) {
 		"Start": func(r *Reconciler) error { return r.Start(t.Context()) },
 	} {
 		r, gate, l := started(t, &ownerRow{})
-		var log testenv.Buffer
-		r.logTo(&log)
+		log := r.logged()
 		mark := l.Generation() + 3 // of an instance that raised the generation before the restore
 		gate.redis.mark.Generation = mark
 		if err := take(r); err != nil || l.Generation() != mark+1 || gate.redis.mark.Generation != mark+1 {

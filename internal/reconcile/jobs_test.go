@@ -301,8 +301,7 @@ func TestJobStepsFail(t *testing.T) {
 				table fakeJobs
 			)
 			r := newReconciler(newGate(newRedis()), newLedger(&ownerRow{}))
-			var log testenv.Buffer
-			r.logTo(&log)
+			log := r.logged()
 			r.jobs.ledger = &table
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestStoresUp checks whether the instance is ready, and the metrics that say so and name the store
@@ -41,8 +40,7 @@ func TestStoresUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, g, l := started(t, &ownerRow{})
 				l.on = func(ctx context.Context, _ string) error { return ctx.Err() }
-				var log testenv.Buffer
-				r.logTo(&log)
+				log := r.logged()
 				check := func(ready, ledger, gate float64) {
 					t.Helper()
 					if got := value(t, r.metrics.ready); got != ready {

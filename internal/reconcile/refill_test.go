@@ -9,7 +9,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestRefill_EpochOfTheGate checks that a count that the gate has under a later epoch than the stock row,
@@ -49,8 +48,7 @@ func TestGuardRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, gate, l := started(t, &ownerRow{})
-		var log testenv.Buffer
-		r.logTo(&log)
+		log := r.logged()
 		epoch, err := l.Generation().Renew()
 		if err != nil {
 			t.Fatal(err)
