@@ -209,8 +209,7 @@ func TestAudit(t *testing.T) {
 				for sku := range damaged {
 					mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 8}))
 					mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-					s.waitSettled(t, i, sku)
-					s.checkBalance(t, i.counter, sku, 9)
+					s.checkSettled(t, i, sku, 9)
 				}
 			})
 		}
@@ -252,8 +251,7 @@ func TestTakeOutlivesRepair(t *testing.T) {
 		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
 			t.Errorf("answered %+v, want sold out: the other request has the only unit", r)
 		}
-		s.waitSettled(t, other, sku)
-		s.checkBalance(t, other.counter, sku, 1)
+		s.checkSettled(t, other, sku, 1)
 	})
 }
 
@@ -281,8 +279,7 @@ func TestRepairWaitsForACommit(t *testing.T) {
 		if summary := testenv.Receive(t, "the repair", repaired); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
 		}
-		s.waitSettled(t, paused.instance, sku)
-		s.checkBalance(t, paused.counter, sku, 1)
+		s.checkSettled(t, paused.instance, sku, 1)
 	})
 }
 

@@ -194,8 +194,7 @@ func TestQueuedOrder(t *testing.T) {
 		if o := mustReplay(t, other, withKey(oneUnit(sku), "k")); !sameOrder(o, first) {
 			t.Errorf("another instance replays %+v", o)
 		}
-		s.waitSettled(t, other, sku)
-		s.checkBalance(t, other.counter, sku, 1)
+		s.checkSettled(t, other, sku, 1)
 	})
 }
 
@@ -230,8 +229,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			if states[order.Pending] != 2 || states[order.TurnedDown] != 1 {
 				t.Errorf("the orders ended as %v", states)
 			}
-			s.waitSettled(t, plain, sku)
-			s.checkBalance(t, plain.counter, sku, 2)
+			s.checkSettled(t, plain, sku, 2)
 			s.checkBalance(t, plain.counter, kept, 2)
 			addStock(t, plain, sku, 3)
 			for n, o := range queued {
@@ -284,8 +282,7 @@ func TestQueuedOrderIsVoid(t *testing.T) {
 			t.Errorf("the key leads to the refused order %s", next.ID)
 		}
 		drain(t, i.instance)
-		s.waitSettled(t, i.instance, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i.instance, sku, 1)
 	})
 }
 
@@ -315,8 +312,7 @@ func TestQueuedBehindAVoidOrder(t *testing.T) {
 		drain(t, i.instance)
 		wantStatus(t, i.instance, again.ID, order.TurnedDown)
 		wantStatus(t, i.instance, r.order.ID, order.Pending)
-		s.waitSettled(t, i.instance, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i.instance, sku, 1)
 	})
 }
 

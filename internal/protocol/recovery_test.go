@@ -83,8 +83,7 @@ func TestYoungTakesAreLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		i.FinishTake(t.Context(), d, order.Committed())
-		s.waitSettled(t, i, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i, sku, 1)
 	})
 }
 
@@ -189,8 +188,7 @@ func TestSlowTwin(t *testing.T) {
 						t.Errorf("the key leads to %v, want %v", again.ID, r.order.ID)
 					}
 				}
-				s.waitSettled(t, other, sku)
-				s.checkBalance(t, other.counter, sku, 1)
+				s.checkSettled(t, other, sku, 1)
 			})
 		}
 	})

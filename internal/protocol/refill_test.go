@@ -39,8 +39,7 @@ func TestTakeOutlivesRefill(t *testing.T) {
 			case left == 2 && r.err != nil:
 				t.Errorf("answered %v, but a unit was left", r.err)
 			}
-			s.waitSettled(t, other, sku)
-			s.checkBalance(t, other.counter, sku, left)
+			s.checkSettled(t, other, sku, left)
 		}
 	})
 }
@@ -65,8 +64,7 @@ func TestCommitBeforeRefill(t *testing.T) {
 			}
 		}
 		mustRefuse(t, other, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, other, sku)
-		s.checkBalance(t, other.counter, sku, 2)
+		s.checkSettled(t, other, sku, 2)
 	})
 }
 
@@ -113,8 +111,7 @@ func TestUnreadableCount(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustPlace(t, i, oneUnit(sku))
-		s.waitSettled(t, i, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i, sku, 1)
 	}
 }
 

@@ -38,8 +38,7 @@ func TestRestoredLedger(t *testing.T) {
 				addStock(t, i, sku, 6) // an addition with a number that the gate has had before
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 6}))
 				mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, i, sku)
-				s.checkBalance(t, i.counter, sku, 6)
+				s.checkSettled(t, i, sku, 6)
 				i.Close()
 			})
 		}
@@ -75,8 +74,7 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 					t.Errorf("the superseded instance: %v", err)
 				}
 				mustPlace(t, i, oneUnit(sku))
-				s.waitSettled(t, i, sku)
-				s.checkBalance(t, i.counter, sku, 1)
+				s.checkSettled(t, i, sku, 1)
 				old.Close()
 				i.Close()
 			})
@@ -115,8 +113,7 @@ func TestRowOfALaterGeneration(t *testing.T) {
 					}
 				}
 				mustRefuse(t, next, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, next, sku)
-				s.checkBalance(t, next.counter, sku, 3)
+				s.checkSettled(t, next, sku, 3)
 			})
 		}
 	})

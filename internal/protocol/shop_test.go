@@ -461,6 +461,13 @@ func (s *shop) waitSettled(t *testing.T, i *instance, sku stock.SKU) {
 	})
 }
 
+// checkSettled is checkBalance once no unit of the SKU is in flight at the instance's gate.
+func (s *shop) checkSettled(t *testing.T, i *instance, sku stock.SKU, sold int64) {
+	t.Helper()
+	s.waitSettled(t, i, sku)
+	s.checkBalance(t, i.counter, sku, sold)
+}
+
 // reply holds the results of Place.
 type reply struct {
 	order    order.Order

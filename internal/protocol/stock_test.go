@@ -117,8 +117,7 @@ func TestAdditionOnce(t *testing.T) {
 			sweep(t, i.instance)
 			mustPlace(t, i.instance, request(stock.Line{SKU: sku, Quantity: 3}))
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-			s.waitSettled(t, i.instance, sku)
-			s.checkBalance(t, i.counter, sku, 4)
+			s.checkSettled(t, i.instance, sku, 4)
 		})
 		// undelivered returns an addition of 3 units to a new SKU with one. The ledger has committed it,
 		// but the gate has not got it.
@@ -156,8 +155,7 @@ func TestAdditionOnce(t *testing.T) {
 			if err := i.counter.Adjust(t.Context(), change); err != nil { // delivered late
 				t.Fatal(err)
 			}
-			s.waitSettled(t, i.instance, sku)
-			s.checkBalance(t, i.counter, sku, 1)
+			s.checkSettled(t, i.instance, sku, 1)
 		})
 		t.Run("lost by the gate", func(t *testing.T) {
 			i, sku, change := undelivered(t)
@@ -252,8 +250,7 @@ func TestShrinkAndTake(t *testing.T) {
 		if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
 			t.Error(err)
 		}
-		s.waitSettled(t, i.instance, sku)
-		s.checkBalance(t, i.instance.counter, sku, 2)
+		s.checkSettled(t, i.instance, sku, 2)
 	})
 }
 
@@ -279,8 +276,7 @@ func TestShrink_AnswerLost(t *testing.T) {
 			if _, injected := w.Disarm(); len(injected) != 1 {
 				t.Errorf("injected %q", injected)
 			}
-			s.waitSettled(t, i.instance, sku)
-			s.checkBalance(t, i.counter, sku, 0)
+			s.checkSettled(t, i.instance, sku, 0)
 			if b := s.ledgerCounts(t, sku); b.total != 2 {
 				t.Errorf("%+v", b)
 			}
@@ -322,7 +318,6 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 			t.Error(err)
 		}
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, i.instance, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i.instance, sku, 1)
 	})
 }
