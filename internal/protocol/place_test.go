@@ -59,10 +59,8 @@ func TestPlace(t *testing.T) {
 		mustPlace(t, i, oneUnit(b))
 		mustRefuse(t, i, oneUnit(b), stock.ErrSoldOut)
 
-		s.waitSettled(t, i, a)
-		s.waitSettled(t, i, b)
-		s.checkBalance(t, i.counter, a, 5)
-		s.checkBalance(t, i.counter, b, 2)
+		s.checkSettled(t, i, a, 5)
+		s.checkSettled(t, i, b, 2)
 	})
 }
 
@@ -129,10 +127,8 @@ func TestKeys(t *testing.T) {
 		s.exec(t, "UPDATE orders SET status = 'paid' WHERE id = ?", s.sql.Dialect().UUID(first.ID))
 		replay(both())
 
-		s.waitSettled(t, i, a)
-		s.waitSettled(t, i, b)
-		s.checkBalance(t, i.counter, a, 5)
-		s.checkBalance(t, i.counter, b, 2)
+		s.checkSettled(t, i, a, 5)
+		s.checkSettled(t, i, b, 2)
 	})
 }
 

@@ -21,22 +21,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// hookedJournal is a journal with a hook after an order was queued. It can keep its orders, claim
-// them early, or not claim them at all.
+// hookedJournal is a journal with a hook after an order was queued. It can keep its orders, or claim
+// them early.
 type hookedJournal struct {
 	async.Journal
-	queued     hook
-	keep       atomic.Bool // finished orders stay in the journal
-	claimsNone atomic.Bool
-	claimsAll  atomic.Bool // also claims orders that other consumers have just got
-	lose       atomic.Bool // loses the answer to an order that was queued
+	queued    hook
+	keep      atomic.Bool // finished orders stay in the journal
+	claimsAll atomic.Bool // also claims orders that other consumers have just got
+	lose      atomic.Bool // loses the answer to an order that was queued
 }
 
 func (j *hookedJournal) Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]stock.Take, error) {
-	switch {
-	case j.claimsNone.Load():
-		return nil, nil
-	case j.claimsAll.Load():
+	if j.claimsAll.Load() {
 		idle = 0
 	}
 	return j.Journal.Claim(ctx, consumer, limit, idle)
