@@ -150,24 +150,31 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
-// TestFullConsumer checks that a consumer works on a bounded number of orders at once, and
-// continues when one of them ends.
+// TestFullConsumer checks that a consumer works on a bounded number of orders at once. It continues
+// when one of them ends, and can be stopped before.
 func TestFullConsumer(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPile(maxUnderWay + 10)
-		l, c := p.hold(maxUnderWay + 10)
-		stop := testenv.Background(t, c.Run)
-		time.Sleep(time.Second)
-		if delivered, _ := p.counts(); delivered != maxUnderWay {
-			t.Errorf("%d orders were delivered, want %d", delivered, maxUnderWay)
-		}
-		close(l.released)
-		time.Sleep(time.Second)
-		if stop(); len(p.finished) != len(p.queued) {
-			t.Errorf("%d orders have ended, want %d", len(p.finished), len(p.queued))
-		}
-	})
+	for _, released := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			p, want := newPile(maxUnderWay+10), 0
+			l, c := p.hold(len(p.queued))
+			stop := testenv.Background(t, c.Run)
+			time.Sleep(time.Second)
+			if delivered, _ := p.counts(); delivered != maxUnderWay {
+				t.Errorf("%d orders were delivered, want %d", delivered, maxUnderWay)
+			}
+			if released {
+				close(l.released)
+				time.Sleep(time.Second)
+				want = len(p.queued)
+			}
+			began := time.Now()
+			stop()
+			if took := time.Since(began); took > commitTimeout || len(p.finished) != want || !p.left {
+				t.Errorf("it stopped after %v, %d orders have ended, want %d, and it has left: %v", took, len(p.finished), want, p.left)
+			}
+		})
+	}
 }
 
 // abandoned is a pile whose orders a consumer has read and not finished. Claim delivers each of
@@ -232,22 +239,6 @@ func TestReadsBesideFailures(t *testing.T) {
 		time.Sleep(time.Minute)
 		if stop(); f.reads < 20 || f.claims < 20 {
 			t.Errorf("in a minute it read %d times and claimed %d times", f.reads, f.claims)
-		}
-	})
-}
-
-// TestStopOfAFullConsumer checks that a consumer that stops while it has no room ends.
-func TestStopOfAFullConsumer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPile(maxUnderWay + 10)
-		_, c := p.hold(maxUnderWay + 10)
-		stop := testenv.Background(t, c.Run)
-		time.Sleep(time.Second)
-		began := time.Now()
-		stop()
-		if took := time.Since(began); took > commitTimeout || len(p.finished) != 0 || !p.left {
-			t.Errorf("it stopped after %v, %d orders have ended, and it has left: %v", took, len(p.finished), p.left)
 		}
 	})
 }
