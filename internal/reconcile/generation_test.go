@@ -213,8 +213,8 @@ func (f *fleet) together(do func(g *generations)) {
 	calls.Wait()
 }
 
-// start starts all instances at once.
-func (f *fleet) start(t *testing.T) {
+// startAll starts all instances at once.
+func (f *fleet) startAll(t *testing.T) {
 	t.Helper()
 	f.together(func(g *generations) {
 		if err := g.start(t.Context()); err != nil {
@@ -257,7 +257,7 @@ func TestSlowLoad(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(12, test.answer, test.load)
-				f.start(t)
+				f.startAll(t)
 				if n := f.generation(); n != 1 {
 					t.Errorf("the starts raised the generation %d times, want once", n)
 				}
@@ -279,7 +279,7 @@ func TestLostAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(2, 0, 0)
-		f.start(t)
+		f.startAll(t)
 		f.flush()
 		generation, start := f.generation(), time.Now()
 		if err := f.all[1].follow(t.Context(), generation); err != nil { // the first instance has raised the generation
@@ -298,7 +298,7 @@ func TestUnansweredLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, 0, 0)
 		g, gate := f.all[0], f.gates[0]
-		f.start(t)
+		f.startAll(t)
 		f.flush()
 		gate.onLoaded = func() error { return errUnreachable }
 		for range 10 {
@@ -323,7 +323,7 @@ func TestLoadsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, 0, 0)
 		g, gate := f.all[0], f.gates[0]
-		f.start(t)
+		f.startAll(t)
 		f.flush()
 		gate.onLoad = func() error { return errUnreachable }
 		start := time.Now()
