@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 	"internal/lock/mysql":               {"internal/lock/session"},
 	"internal/lock/postgres":            {"internal/lock/session"},
 	"internal/store":                    {"internal/ledger/sqltx", "internal/retry", "migrations"},
-	"internal/store/storetest":          {"internal/stock", "internal/store", "internal/testenv"},
+	"internal/store/storetest":          {"internal/faults", "internal/ledger/sqltx", "internal/stock", "internal/store", "internal/testenv"},
 	"internal/lab/command":              {"internal/commandline", "internal/testenv"},
 	"internal/lab/load":                 {"client", "internal/retry"},
 	"internal/lab/machine":              {"internal/testenv"},
@@ -107,7 +107,7 @@ var opens = map[string]bool{
 	"redis.NewFailoverClusterClient": true, "redis.NewUniversalClient": true, "gorm.Open": true, "sql.Open": true, "sql.OpenDB": true,
 }
 
-var openers = []string{"internal/store", "internal/testenv", "bench", "bench/...", "loadtest", "loadtest/..."}
+var openers = []string{"internal/store", "internal/store/storetest", "internal/testenv", "bench", "bench/...", "loadtest", "loadtest/..."}
 
 // named lists the packages that may contain the name of a strategy.
 var named = []string{"internal/assembly", "bench", "bench/...", "loadtest", "loadtest/..."}

@@ -118,20 +118,6 @@ func (r *rig) consumer() *Consumer {
 	return NewConsumer(&impatient{r.journal}, r.ledger, &reconciler{r}, ignore, slog.New(slog.DiscardHandler), registry, nil)
 }
 
-// run runs a consumer until stop is called.
-func run(t *testing.T, c *Consumer) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running sync.WaitGroup
-	running.Go(func() { c.Run(ctx) })
-	stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
 // waitEmpty waits until the journal has no order.
 func (r *rig) waitEmpty(t *testing.T) {
 	t.Helper()
@@ -190,6 +176,15 @@ func (m *memory) Record(_ context.Context, t stock.Take) (order.Order, order.Out
 	defer m.mu.Unlock()
 	m.recorded = append(m.recorded, t)
 	return m.insert(t, order.Pending)
+}
+
+// commit commits the order as another consumer does. It returns false if that was done before.
+func (m *memory) commit(t stock.Take) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, done := m.rows[t.OrderID]
+	m.insert(t, order.Pending)
+	return !done
 }
 
 func (m *memory) insert(t stock.Take, status order.Status) (order.Order, order.Outcome) {
@@ -258,8 +253,8 @@ func TestOrdersLeaveTheJournal(t *testing.T) {
 	each(t, func(t *testing.T, r *rig) {
 		takes := r.queue(t, maxBatch+50)
 		one, other := r.consumer(), r.consumer()
-		run(t, one)
-		run(t, other)
+		testenv.Background(t, one.Run)
+		testenv.Background(t, other.Run)
 		takes = append(takes, r.queue(t, 50)...)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Pending)
@@ -286,106 +281,69 @@ func TestClaimsFromTheDead(t *testing.T) {
 		for _, taken := range takes[:4] {
 			r.ledger.Record(t.Context(), taken)
 		}
-		run(t, r.consumer())
+		testenv.Background(t, r.consumer().Run)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Pending)
 	})
 }
 
-// TestUnknownOutcome checks that an order whose commit outcome is unknown is recorded
-// again with the same take, and is committed once.
-func TestUnknownOutcome(t *testing.T) {
+// TestAnswers checks what becomes of queued orders and their units after each answer of the ledger.
+func TestAnswers(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, r *rig) {
-		var lost sync.Map
-		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
-			if _, again := lost.LoadOrStore(taken.OrderID, true); again {
-				return order.Outcome{}, false
+	soldOut := order.Refused(stock.Refuse(sku, stock.ErrSoldOut))
+	for name, test := range map[string]struct {
+		prepare func(t *testing.T, r *rig, takes []stock.Take)
+		want    order.Status
+		same    bool // the orders keep their takes
+	}{
+		"refused": {func(_ *testing.T, r *rig, _ []stock.Take) {
+			r.ledger.before = func(stock.Take) (order.Outcome, bool) { return soldOut, true }
+		}, order.TurnedDown, true},
+		"committed by another": {func(_ *testing.T, r *rig, _ []stock.Take) { // which got the last unit
+			r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
+				r.ledger.commit(taken)
+				return soldOut, true
 			}
-			r.ledger.mu.Lock()
-			defer r.ledger.mu.Unlock()
-			r.ledger.insert(taken, order.Pending) // committed, but the answer is lost
-			return order.Unknown(errors.New("the connection broke")), true
-		}
-		takes := r.queue(t, 3)
-		run(t, r.consumer())
-		r.waitEmpty(t)
-		r.check(t, takes, order.Pending)
-		for _, again := range r.ledger.recorded {
-			if o := r.ledger.rows[again.OrderID]; o.TakeID != again.TakeID {
-				t.Errorf("order %s was recorded with take %s, and has %s", o.ID, again.TakeID, o.TakeID)
+		}, order.Pending, true},
+		"unknown": {func(_ *testing.T, r *rig, _ []stock.Take) {
+			r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
+				return order.Unknown(errors.New("the connection broke")), r.ledger.commit(taken)
 			}
-		}
-	})
-}
-
-// TestRefusedOrder checks that an order which the ledger refuses is recorded as refused
-// before its units return.
-func TestRefusedOrder(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, r *rig) {
-		r.ledger.before = func(stock.Take) (order.Outcome, bool) {
-			return order.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
-		}
-		takes := r.queue(t, 3)
-		run(t, r.consumer())
-		r.waitEmpty(t)
-		r.check(t, takes, order.TurnedDown)
-	})
-}
-
-// TestCommittedByAnother checks that a take is settled, and not given back, if the ledger
-// refuses it to one consumer after another one has committed it.
-func TestCommittedByAnother(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, r *rig) {
-		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
-			r.ledger.mu.Lock()
-			defer r.ledger.mu.Unlock()
-			r.ledger.insert(taken, order.Pending) // the other consumer commits the last unit
-			return order.Refused(stock.Refuse(sku, stock.ErrSoldOut)), true
-		}
-		takes := r.queue(t, 3)
-		run(t, r.consumer())
-		r.waitEmpty(t)
-		r.check(t, takes, order.Pending)
-	})
-}
-
-// TestStaleTake checks that an order whose epoch is stale takes its units again under a
-// new take, and is committed with it.
-func TestStaleTake(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, r *rig) {
-		takes := r.queue(t, 3)
-		if err := r.refill(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
-			return order.Refused(stock.Refuse(sku, stock.ErrStaleEpoch)), taken.Epoch(0) != r.epoch
-		}
-		run(t, r.consumer())
-		r.waitEmpty(t)
-		r.check(t, takes, order.Pending)
-		for _, taken := range takes {
-			if r.ledger.rows[taken.OrderID].TakeID == taken.TakeID {
-				t.Errorf("order %s was committed with its stale take", taken.OrderID)
+		}, order.Pending, true},
+		"stale": {func(t *testing.T, r *rig, _ []stock.Take) {
+			if err := r.refill(t.Context()); err != nil {
+				t.Fatal(err)
 			}
-		}
-	})
-}
-
-// TestTwin checks that a queued order whose ID the ledger has for another take gives its
-// units back.
-func TestTwin(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, r *rig) {
-		takes := r.queue(t, 1)
-		r.ledger.rows[takes[0].OrderID] = order.Order{ID: takes[0].OrderID, TakeID: uuid.New(), Status: order.Cancelled}
-		run(t, r.consumer())
-		r.waitEmpty(t)
-		r.check(t, takes, order.Cancelled)
-	})
+			r.ledger.before = func(taken stock.Take) (order.Outcome, bool) {
+				return order.Refused(stock.Refuse(sku, stock.ErrStaleEpoch)), taken.Epoch(0) != r.epoch
+			}
+		}, order.Pending, false},
+		"another take's order": {func(_ *testing.T, r *rig, takes []stock.Take) {
+			for _, taken := range takes {
+				r.ledger.rows[taken.OrderID] = order.Order{ID: taken.OrderID, TakeID: uuid.New(), Status: order.Cancelled}
+			}
+		}, order.Cancelled, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, r *rig) {
+				takes := r.queue(t, 3)
+				test.prepare(t, r, takes)
+				testenv.Background(t, r.consumer().Run)
+				r.waitEmpty(t)
+				r.check(t, takes, test.want)
+				for _, taken := range takes {
+					if o := r.ledger.rows[taken.OrderID]; (o.TakeID == taken.TakeID) != test.same {
+						t.Errorf("order %s was queued with take %s, and has %s", o.ID, taken.TakeID, o.TakeID)
+					}
+				}
+				for _, taken := range r.ledger.recorded {
+					if o := r.ledger.rows[taken.OrderID]; o.TakeID != taken.TakeID && test.want == order.Pending {
+						t.Errorf("order %s was recorded with take %s, and has %s", o.ID, taken.TakeID, o.TakeID)
+					}
+				}
+			})
+		})
+	}
 }
 
 // TestBusyLedger checks that an order which one consumer cannot commit stays in the
@@ -400,7 +358,7 @@ func TestBusyLedger(t *testing.T) {
 			return order.Refused(stock.ErrBusy), true
 		}
 		takes := r.queue(t, 1)
-		stop := run(t, r.consumer())
+		stop := testenv.Background(t, r.consumer().Run)
 		<-tried
 		stop()
 		if got, ok, err := r.journal.Queued(t.Context(), takes[0].OrderID); err != nil || !ok || got.TakeID != takes[0].TakeID {
@@ -410,7 +368,7 @@ func TestBusyLedger(t *testing.T) {
 			t.Errorf("the gate has %+v, %v", levels, err)
 		}
 		r.ledger.before = nil
-		run(t, r.consumer())
+		testenv.Background(t, r.consumer().Run)
 		r.waitEmpty(t)
 		r.check(t, takes, order.Pending)
 	})
@@ -453,7 +411,7 @@ func TestStopFinishesWhatWasRead(t *testing.T) {
 		}
 		takes := r.queue(t, 1)
 		c := r.consumer()
-		stop := run(t, c)
+		stop := testenv.Background(t, c.Run)
 		<-reached
 		stopped := make(chan struct{})
 		go func() {
@@ -504,7 +462,7 @@ func TestFullJournal(t *testing.T) {
 	if err := r.client.XTrimMaxLen(t.Context(), r.key("journal"), 2*maxBatch).Err(); err != nil { // the consumer removes the rest
 		t.Fatal(err)
 	}
-	run(t, r.consumer())
+	testenv.Background(t, r.consumer().Run)
 	r.waitEmpty(t)
 	r.check(t, takes, order.Pending)
 }

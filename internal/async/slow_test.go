@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // pile is a journal of many orders. It delivers each of them once.
@@ -128,7 +129,7 @@ func TestLockedRow(t *testing.T) {
 		const held, orders = 3, 2 * maxBatch
 		p := newPile(orders)
 		l, c := p.hold(held)
-		stop := run(t, c)
+		stop := testenv.Background(t, c.Run)
 		time.Sleep(commitTimeout - time.Second)
 		if _, ended := p.counts(); ended != orders-held {
 			t.Errorf("%d orders have ended, want %d", ended, orders-held)
@@ -149,24 +150,31 @@ func TestLockedRow(t *testing.T) {
 	})
 }
 
-// TestFullConsumer checks that a consumer works on a bounded number of orders at once, and
-// continues when one of them ends.
+// TestFullConsumer checks that a consumer works on a bounded number of orders at once. It continues
+// when one of them ends, and can be stopped before.
 func TestFullConsumer(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPile(maxUnderWay + 10)
-		l, c := p.hold(maxUnderWay + 10)
-		stop := run(t, c)
-		time.Sleep(time.Second)
-		if delivered, _ := p.counts(); delivered != maxUnderWay {
-			t.Errorf("%d orders were delivered, want %d", delivered, maxUnderWay)
-		}
-		close(l.released)
-		time.Sleep(time.Second)
-		if stop(); len(p.finished) != len(p.queued) {
-			t.Errorf("%d orders have ended, want %d", len(p.finished), len(p.queued))
-		}
-	})
+	for _, released := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			p, want := newPile(maxUnderWay+10), 0
+			l, c := p.hold(len(p.queued))
+			stop := testenv.Background(t, c.Run)
+			time.Sleep(time.Second)
+			if delivered, _ := p.counts(); delivered != maxUnderWay {
+				t.Errorf("%d orders were delivered, want %d", delivered, maxUnderWay)
+			}
+			if released {
+				close(l.released)
+				time.Sleep(time.Second)
+				want = len(p.queued)
+			}
+			began := time.Now()
+			stop()
+			if took := time.Since(began); took > commitTimeout || len(p.finished) != want || !p.left {
+				t.Errorf("it stopped after %v, %d orders have ended, want %d, and it has left: %v", took, len(p.finished), want, p.left)
+			}
+		})
+	}
 }
 
 // abandoned is a pile whose orders a consumer has read and not finished. Claim delivers each of
@@ -192,7 +200,7 @@ func TestClaimsAll(t *testing.T) {
 		a := &abandoned{pile: newPile(5 * maxUnderWay)}
 		a.delivered = len(a.queued)
 		l, _ := a.hold(0)
-		stop := run(t, NewConsumer(a, l, &reconciler{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil))
+		stop := testenv.Background(t, NewConsumer(a, l, &reconciler{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil).Run)
 		time.Sleep(claimPause / 2)
 		if stop(); len(a.finished) != len(a.queued) {
 			t.Errorf("%d orders have ended before the next pause, want %d", len(a.finished), len(a.queued))
@@ -227,26 +235,10 @@ func TestReadsBesideFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{pile: newPile(0)}
-		stop := run(t, NewConsumer(f, f, &reconciler{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil))
+		stop := testenv.Background(t, NewConsumer(f, f, &reconciler{}, ignore, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil).Run)
 		time.Sleep(time.Minute)
 		if stop(); f.reads < 20 || f.claims < 20 {
 			t.Errorf("in a minute it read %d times and claimed %d times", f.reads, f.claims)
-		}
-	})
-}
-
-// TestStopOfAFullConsumer checks that a consumer that stops while it has no room ends.
-func TestStopOfAFullConsumer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPile(maxUnderWay + 10)
-		_, c := p.hold(maxUnderWay + 10)
-		stop := run(t, c)
-		time.Sleep(time.Second)
-		began := time.Now()
-		stop()
-		if took := time.Since(began); took > commitTimeout || len(p.finished) != 0 || !p.left {
-			t.Errorf("it stopped after %v, %d orders have ended, and it has left: %v", took, len(p.finished), p.left)
 		}
 	})
 }
@@ -258,7 +250,7 @@ func TestStopWaitsForOrders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPile(1)
 		l, c := p.hold(1)
-		stop := run(t, c)
+		stop := testenv.Background(t, c.Run)
 		time.Sleep(time.Second)
 		stopped := make(chan struct{})
 		go func() {

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -14,7 +13,7 @@ import (
 )
 
 // TestTimes checks that an order's times are by the database's clock, even if the clock of the
-// instance is wrong.
+// instance is wrong. If its take is recorded again, the answer must have the first times.
 func TestTimes(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -40,7 +39,8 @@ func TestTimes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := place(t, l, sku)
+			take := takeOf(sku)
+			o := mustRecord(t, l, take)
 			after, err := d.sql.Ledger().Now(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -51,6 +51,9 @@ func TestTimes(t *testing.T) {
 			}
 			if found, err := l.Order(t.Context(), o.ID); err != nil || !sameOrder(*found, o) {
 				t.Errorf("found %+v, %v, want %+v", found, err, o)
+			}
+			if again := mustRecord(t, l, take); !sameOrder(again, o) {
+				t.Errorf("recorded again as %+v, want %+v", again, o)
 			}
 		}
 	})
@@ -124,16 +127,10 @@ func TestKeepClock(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
 	s.l.clock.last.Store(nil)
-	ctx, stop := context.WithCancel(t.Context())
 	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
-	kept := make(chan struct{})
-	go func() {
-		defer close(kept)
-		s.l.KeepClock(ctx)
-	}()
+	stop := testenv.Background(t, s.l.KeepClock)
 	testenv.Await(t, "the clock is known", func() bool { return s.l.ClockKnown() == nil })
 	stop()
-	testenv.Receive(t, "KeepClock ends", kept)
 	if _, injected := s.faults.Disarm(); len(injected) != 1 {
 		t.Errorf("faults: %q", injected)
 	}

@@ -121,18 +121,9 @@ func (d *database) rush(t *testing.T, c cutter.Cutter) {
 	}
 
 	d.makeDue(t, placed...)
-	cancel := func(order.Locked) (order.Transition, error) {
-		return order.Transition{To: order.Cancelled, Returns: true}, nil
-	}
 	for _, o := range placed[:units/2] {
 		buyers.Go(func() {
-			_, _, err := ledgers[1].Change(t.Context(), o.ID, order.ChangeOptions{Returns: true}, func(l order.Locked) (order.Transition, error) {
-				if l.Order.Status != order.Pending {
-					return order.Transition{}, nil
-				}
-				return cancel(l)
-			})
-			if err != nil && !errors.Is(err, stock.ErrBusy) {
+			if err := cancelOrder(t.Context(), ledgers[1], o.ID); err != nil && !errors.Is(err, stock.ErrBusy) {
 				t.Error(err)
 			}
 		})

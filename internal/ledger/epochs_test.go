@@ -34,11 +34,7 @@ func TestRaiseEpochs(t *testing.T) {
 		if !d.sql.Ledger().SkipsLocked() {
 			want = append(want, seen[3].SKU)
 		} else {
-			holder, err := d.sql.Ledger().Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer holder.Rollback()
+			holder := begin(t, d.sql.Ledger())
 			if _, err := lockRow(t.Context(), holder, seen[3].SKU); err != nil {
 				t.Fatal(err)
 			}

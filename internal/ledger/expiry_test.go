@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
@@ -22,16 +21,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// place records an order of one unit of each SKU.
-func place(t *testing.T, l *Ledger, skus ...stock.SKU) order.Order {
-	t.Helper()
-	o, out := l.Record(t.Context(), takeOf(skus...))
-	if !out.Committed() {
-		t.Fatal(out.Reason())
-	}
-	return o
-}
-
 // makeDue ends the order's payment window now.
 func (d *database) makeDue(t *testing.T, orders ...order.Order) {
 	t.Helper()
@@ -41,10 +30,7 @@ func (d *database) makeDue(t *testing.T, orders ...order.Order) {
 		t.Fatal(err)
 	}
 	for n, o := range orders {
-		_, err := db.Exec(t.Context(), "UPDATE orders SET expires_at = ? WHERE id = ?", now.Add(time.Duration(n)*time.Millisecond-time.Minute), db.Dialect().UUID(o.ID))
-		if err != nil {
-			t.Fatal(err)
-		}
+		exec(t, db, "UPDATE orders SET expires_at = ? WHERE id = ?", now.Add(time.Duration(n)*time.Millisecond-time.Minute), db.Dialect().UUID(o.ID))
 	}
 }
 
@@ -52,9 +38,7 @@ func (d *database) makeDue(t *testing.T, orders ...order.Order) {
 func (d *database) setStatus(t *testing.T, o order.Order, status order.Status) {
 	t.Helper()
 	db := d.sql.Ledger()
-	if _, err := db.Exec(t.Context(), "UPDATE orders SET status = ? WHERE id = ?", string(status), db.Dialect().UUID(o.ID)); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db, "UPDATE orders SET status = ? WHERE id = ?", string(status), db.Dialect().UUID(o.ID))
 }
 
 // mustExpire expires a batch, and asserts how many orders it expired.
@@ -67,7 +51,8 @@ func mustExpire(t *testing.T, l *Ledger, j Job, limit, want int) Expiry {
 	return e
 }
 
-// TestExpire checks which orders a batch expires, in order of age, and what it writes.
+// TestExpire checks which orders a batch expires, in order of age, and what it writes. The units of
+// all orders of a batch must return in one change of a SKU.
 func TestExpire(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {
@@ -80,21 +65,15 @@ func TestExpire(t *testing.T) {
 		)
 		lay(t, l, a, 10)
 		row := lay(t, l, b, 10)
-		first, second, paid, young, forever := place(t, l, a, b), place(t, l, b), place(t, l, b), place(t, l, a), place(t, l, a)
-		d.makeDue(t, first, second, paid)
+		first, second, third, paid, young, forever := place(t, l, a, b), place(t, l, b), place(t, l, b), place(t, l, b), place(t, l, a), place(t, l, a)
+		d.makeDue(t, first, second, third, paid)
 		d.setStatus(t, paid, order.Paid)
-		if _, err := db.Exec(ctx, "UPDATE orders SET expires_at = "+db.Dialect().After(time.Minute)+" WHERE id = ?", db.Dialect().UUID(young.ID)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.Exec(ctx, "UPDATE stock SET limit_per_buyer = 5 WHERE sku = ?", string(b)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.Exec(ctx, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 3)", string(b), first.Buyer); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, db, "UPDATE orders SET expires_at = "+db.Dialect().After(time.Minute)+" WHERE id = ?", db.Dialect().UUID(young.ID))
+		exec(t, db, "UPDATE stock SET limit_per_buyer = 5 WHERE sku = ?", string(b))
+		exec(t, db, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 4)", string(b), first.Buyer)
 
-		if n, oldest, err := l.Due(ctx, 10); err != nil || n != 2 || oldest < time.Minute {
-			t.Errorf("%d orders are due, the oldest for %v, %v, want 2 for a minute", n, oldest, err)
+		if n, oldest, err := l.Due(ctx, 10); err != nil || n != 3 || oldest < time.Minute {
+			t.Errorf("%d orders are due, the oldest for %v, %v, want 3 for a minute", n, oldest, err)
 		}
 		if n, _, err := l.Due(ctx, 1); err != nil || n != 1 {
 			t.Errorf("%d orders are due, counted up to 1, %v", n, err)
@@ -103,7 +82,7 @@ func TestExpire(t *testing.T) {
 		if !e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: a, Epoch: row.Epoch, Number: 1, Delta: 1}, {SKU: b, Epoch: row.Epoch, Number: 1, Delta: 1}}) || !slices.Equal(e.SKUs, []stock.SKU{a, b}) || e.Locked <= 0 {
 			t.Errorf("the first batch: %+v", e)
 		}
-		if e := mustExpire(t, l, j, 10, 1); e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 2, Delta: 1}}) || !slices.Equal(e.SKUs, []stock.SKU{b}) {
+		if e := mustExpire(t, l, j, 10, 2); e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 2, Delta: 2}}) || !slices.Equal(e.SKUs, []stock.SKU{b}) {
 			t.Errorf("the second batch: %+v", e)
 		}
 		if e := mustExpire(t, l, j, 10, 0); e.More || len(e.Returned)+len(e.SKUs) != 0 {
@@ -113,7 +92,7 @@ func TestExpire(t *testing.T) {
 			t.Errorf("%d orders are due, the oldest for %v, %v, want none", n, oldest, err)
 		}
 
-		for what, o := range map[order.Status][]order.Order{order.Expired: {first, second}, order.Paid: {paid}, order.Pending: {young, forever}} {
+		for what, o := range map[order.Status][]order.Order{order.Expired: {first, second, third}, order.Paid: {paid}, order.Pending: {young, forever}} {
 			for _, o := range o {
 				if got, err := l.Order(ctx, o.ID); err != nil || got.Status != what {
 					t.Errorf("an order is %+v, %v, want %s", got, err, what)
@@ -126,7 +105,7 @@ func TestExpire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, o := range []order.Order{first, second} {
+		for _, o := range []order.Order{first, second, third} {
 			steps, err := l.History(ctx, o.ID, 1)
 			if err != nil || len(steps) != 1 || steps[0].Status != order.Expired || now.Sub(steps[0].At).Abs() > time.Minute {
 				t.Errorf("history %+v, %v", steps, err)
@@ -140,27 +119,10 @@ func TestExpire(t *testing.T) {
 			t.Errorf("the buyer claims %d units, %v, want 1", claimed, err)
 		}
 		changes, _, err := l.Changes(ctx, b, stock.Change{})
-		want := []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 1, Delta: 1}, {SKU: b, Epoch: row.Epoch, Number: 2, Delta: 1}}
+		want := []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 1, Delta: 1}, {SKU: b, Epoch: row.Epoch, Number: 2, Delta: 2}}
 		if err != nil || !slices.Equal(changes, want) {
 			t.Errorf("the outbox has %+v, %v, want %+v", changes, err, want)
 		}
-	})
-}
-
-// TestExpire_OneChange checks that the units of all orders of a batch return in one
-// change of a SKU.
-func TestExpire_OneChange(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
-		l, sku := d.open(t, cutter.Merged()), fresh("sku")
-		lay(t, l, sku, 10)
-		d.makeDue(t, place(t, l, sku), place(t, l, sku), place(t, l, sku))
-		mustExpire(t, l, claim(t, l, "expiry", "holder"), 10, 3)
-		changes, _, err := l.Changes(t.Context(), sku, stock.Change{})
-		if err != nil || len(changes) != 1 || changes[0].Delta != 3 {
-			t.Errorf("the outbox has %+v, %v", changes, err)
-		}
-		d.atRest(t, sku, 0)
 	})
 }
 
@@ -175,13 +137,9 @@ func TestExpire_SameTime(t *testing.T) {
 		for n := range 3 {
 			take := takeOf(sku)
 			take.OrderID = uuid.UUID{0: byte(9 - n)}
-			if _, out := l.Record(t.Context(), take); !out.Committed() {
-				t.Fatal(out.Reason())
-			}
+			mustRecord(t, l, take)
 		}
-		if _, err := d.sql.Ledger().Exec(t.Context(), "UPDATE orders SET expires_at = ?", due); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, d.sql.Ledger(), "UPDATE orders SET expires_at = ?", due)
 		var round ExpiryRound
 		for n := range 3 {
 			if e, err := l.Expire(t.Context(), j, &round, 1); err != nil || e.Expired != 1 {
@@ -223,24 +181,15 @@ func TestExpire_OthersWin(t *testing.T) {
 		lay(t, l, other, 10)
 		paid, cancelled, left := place(t, l, other), place(t, l, sku), place(t, l, sku)
 		d.makeDue(t, paid, cancelled, left)
-		slow := storetest.SQL(t, d.url)
 		reads := 0
-		err := slow.DB().Callback().Row().Before("gorm:row").Register("change first", func(db *gorm.DB) {
-			if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, take_id") {
-				reads++
-				d.setStatus(t, paid, order.Paid)
-				cancel := func(order.Locked) (order.Transition, error) {
-					return order.Transition{To: order.Cancelled, Returns: true}, nil
-				}
-				if _, _, err := l.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, cancel); err != nil {
-					t.Error(err)
-				}
+		late := d.openHooked(t, "SELECT id, take_id", func() error {
+			reads++
+			d.setStatus(t, paid, order.Paid)
+			if err := cancelOrder(t.Context(), l, cancelled.ID); err != nil {
+				t.Error(err)
 			}
+			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		late := openOn(t, slow.Ledger(), cutter.Merged())
 		if e := mustExpire(t, late, claim(t, l, "expiry", "holder"), 10, 1); e.More || reads != 1 {
 			t.Errorf("%+v, after %d reads", e, reads)
 		}
@@ -276,16 +225,13 @@ const theJob = "SELECT name FROM jobs WHERE name = 'expiry'"
 // row. It checks that the batch holds its job when it locks orders.
 func (d *database) waitingBatch(t *testing.T, job Job) <-chan error {
 	t.Helper()
-	slow := storetest.SQL(t, d.url)
-	err := slow.DB().Callback().Row().Before("gorm:row").Register("watch", func(db *gorm.DB) {
-		if strings.HasPrefix(db.Statement.SQL.String(), "SELECT id, status") && !d.isLocked(t, theJob) {
+	l := d.openHooked(t, "SELECT id, status", func() error {
+		if !d.isLocked(t, theJob) {
 			t.Error("the batch locks orders without its job")
 		}
+		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, done := openOn(t, slow.Ledger(), cutter.Merged()), make(chan error, 1)
+	done := make(chan error, 1)
 	go func() {
 		_, err := l.Expire(t.Context(), job, new(ExpiryRound), 10)
 		done <- err
@@ -337,11 +283,7 @@ func TestExpire_LockedOrder(t *testing.T) {
 		o := place(t, l, sku)
 		d.makeDue(t, o, place(t, l, sku))
 		j := claim(t, l, "expiry", "holder")
-		holder, err := d.sql.Ledger().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer holder.Rollback()
+		holder := begin(t, d.sql.Ledger())
 		if _, err := lockOrder(t.Context(), holder, o, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -447,12 +389,6 @@ func TestExpire_BrokenOrders(t *testing.T) {
 		l.log = slog.New(slog.NewTextHandler(&log, nil))
 		lay(t, l, "a", 100)
 		lay(t, l, "deleted", 10)
-		exec := func(query string, args ...any) {
-			t.Helper()
-			if _, err := db.Exec(t.Context(), query, args...); err != nil {
-				t.Fatal(err)
-			}
-		}
 		var orders []order.Order
 		for n := range 10 {
 			sku := stock.SKU("a")
@@ -464,16 +400,16 @@ func TestExpire_BrokenOrders(t *testing.T) {
 		d.makeDue(t, orders...)
 		broken := []order.Order{orders[0], orders[1], orders[7]}
 		for _, o := range broken { // the history already contains the expiry
-			exec("INSERT INTO order_history (order_id, version, status, at) SELECT id, 1, 'expired', "+db.Dialect().Now()+" FROM orders WHERE id = ?", db.Dialect().UUID(o.ID))
+			exec(t, db, "INSERT INTO order_history (order_id, version, status, at) SELECT id, 1, 'expired', "+db.Dialect().Now()+" FROM orders WHERE id = ?", db.Dialect().UUID(o.ID))
 		}
 		if db.Dialect() == sqltx.SQLite { // SQLite stores any type in any column
-			exec("UPDATE orders SET expires_at = '2001' WHERE id = ?", db.Dialect().UUID(broken[0].ID))
-			exec("UPDATE order_lines SET quantity = 'two' WHERE order_id = ?", db.Dialect().UUID(broken[1].ID))
+			exec(t, db, "UPDATE orders SET expires_at = '2001' WHERE id = ?", db.Dialect().UUID(broken[0].ID))
+			exec(t, db, "UPDATE order_lines SET quantity = 'two' WHERE order_id = ?", db.Dialect().UUID(broken[1].ID))
 			if _, oldest, err := l.Due(t.Context(), 1); err != nil || oldest != 0 {
 				t.Errorf("the oldest order is due since an unknown time: %v, %v", oldest, err)
 			}
 		}
-		exec("DELETE FROM stock WHERE sku = 'deleted'")
+		exec(t, db, "DELETE FROM stock WHERE sku = 'deleted'")
 		goRound := func(limit int) (batches, expired, failed int) {
 			t.Helper()
 			for {
@@ -505,11 +441,11 @@ func TestExpire_BrokenOrders(t *testing.T) {
 			t.Errorf("the log does not say what was lost: %s", log.String())
 		}
 		younger := place(t, l, "a")
-		exec("UPDATE orders SET expires_at = "+db.Dialect().After(-time.Millisecond)+" WHERE id = ?", db.Dialect().UUID(younger.ID))
+		exec(t, db, "UPDATE orders SET expires_at = "+db.Dialect().After(-time.Millisecond)+" WHERE id = ?", db.Dialect().UUID(younger.ID))
 		if batches, expired, failed := goRound(4); batches != 1 || expired != 1 || failed != 3 {
 			t.Errorf("soon after: %d orders in %d batches, %d failed, want 1 in 1, and 3", expired, batches, failed)
 		}
-		exec("DELETE FROM order_history WHERE order_id = ?", db.Dialect().UUID(broken[2].ID))
+		exec(t, db, "DELETE FROM order_history WHERE order_id = ?", db.Dialect().UUID(broken[2].ID))
 		round.began = round.began.Add(-expiryRetry)
 		if batches, expired, _ := goRound(4); batches != 1 || expired != 0 { // the end of the round
 			t.Errorf("the round ends with %d batches, %d orders", batches, expired)

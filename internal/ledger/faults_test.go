@@ -21,12 +21,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
+	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -98,8 +98,7 @@ func (s *shelf) fill(t *testing.T) {
 	must(err)
 	s.expired = expire(t, l, s.expired.ID)
 	for _, due := range []order.Order{place(t, l, "b"), place(t, l, "a"), place(t, l, "a", "b")} {
-		_, err := s.healthy.Exec(ctx, "UPDATE orders SET expires_at = ? WHERE id = ?", time.Now().Add(-time.Hour).UTC(), due.ID[:])
-		must(err)
+		exec(t, s.healthy, "UPDATE orders SET expires_at = ? WHERE id = ?", time.Now().Add(-time.Hour).UTC(), due.ID[:])
 	}
 	s.paid, _, err = l.Change(ctx, s.paid.ID, order.ChangeOptions{Payment: "paid"}, pay("paid"))
 	must(err)
@@ -113,20 +112,16 @@ func (s *shelf) fill(t *testing.T) {
 	must(err)
 	s.void = *found
 	s.held, s.lapsed = claim(t, l, "held", "holder"), claim(t, l, "lapsed", "holder")
-	_, err = s.healthy.Exec(ctx, "UPDATE jobs SET held_until = '2020-01-01 00:00:00+00:00' WHERE name = 'lapsed'")
-	must(err)
-	_, err = s.healthy.Exec(ctx, "UPDATE jobs SET held_until = '9020-01-01 00:00:00+00:00' WHERE name = 'held'")
-	must(err)
-	_, err = s.healthy.Exec(ctx, "UPDATE claims SET units = units + 1 WHERE sku = 'a'")
-	must(err)
+	exec(t, s.healthy, "UPDATE jobs SET held_until = '2020-01-01 00:00:00+00:00' WHERE name = 'lapsed'")
+	exec(t, s.healthy, "UPDATE jobs SET held_until = '9020-01-01 00:00:00+00:00' WHERE name = 'held'")
+	exec(t, s.healthy, "UPDATE claims SET units = units + 1 WHERE sku = 'a'")
 	changes, _, err := l.Changes(ctx, "b", stock.Change{})
 	must(err)
 	s.change = changes[0]
 	owner, err := l.Owner(ctx)
 	must(err)
 	must(l.RaiseGeneration(ctx, owner, Owner{Generation: shelfGeneration, Layout: "layout"}))
-	_, err = s.healthy.Exec(ctx, "INSERT INTO stock_parts (sku, part, available, epoch) SELECT sku, 1, 3, epoch FROM stock WHERE sku = 'parted'")
-	must(err)
+	exec(t, s.healthy, "INSERT INTO stock_parts (sku, part, available, epoch) SELECT sku, 1, 3, epoch FROM stock WHERE sku = 'parted'")
 }
 
 // pay decides that a payment pays a pending order, and that any later payment is due back.
@@ -143,14 +138,12 @@ func pay(payment string) func(order.Locked) (order.Transition, error) {
 }
 
 // openShelf opens the SQLite file with a driver that injects faults.
-func openShelf(t *testing.T, path string, has contents) *shelf {
+func openShelf(t *testing.T, path string, errs map[faults.Kind]error, has contents) *shelf {
 	t.Helper()
-	healthy := storetest.SQL(t, "sqlite://"+path+"?_pragma=synchronous(off)")
-	driver := faults.NewDriver(healthy.Pool().Driver(), "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=synchronous(off)", sqliteErrors(t, healthy.Pool()))
-	faulty := sql.OpenDB(driver)
-	t.Cleanup(func() { _ = faulty.Close() })
-	s := &shelf{healthy: healthy.Ledger(), faults: driver.Injector, contents: has}
-	db := sqltx.New(store.OverSQLite(storetest.SQL(t, "sqlite://"+path).DB(), faulty), sqltx.SQLite)
+	const parameters = "_txlock=immediate&_pragma=busy_timeout(5000)&_pragma=synchronous(off)"
+	db, _, injector := storetest.FaultySQLite(t, "sqlite://"+path, parameters, errs)
+	healthy := storetest.SQL(t, "sqlite://"+path+"?_pragma=synchronous(off)").Ledger()
+	s := &shelf{healthy: healthy, faults: injector, contents: has}
 	open := func(gate bool, c cutter.Cutter) *Ledger {
 		l := New(db, Options{
 			Strategy: "merged", Cutter: c, HasGate: gate, Group: 8, Parallel: 1, PaymentWindow: time.Hour,
@@ -164,44 +157,6 @@ func openShelf(t *testing.T, path string, has contents) *shelf {
 	}
 	s.l, s.bare = open(true, cutter.Merged()), open(false, cutter.Optimistic())
 	return s
-}
-
-// sqliteErrors causes errors of SQLite and returns them.
-func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
-	t.Helper()
-	tx, err := pool.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	refused := func(db interface {
-		ExecContext(context.Context, string, ...any) (sql.Result, error)
-	}, statement string,
-	) error {
-		_, err := db.ExecContext(t.Context(), statement)
-		if err == nil {
-			t.Fatalf("%s succeeds", statement)
-		}
-		return err
-	}
-	impatient, err := pool.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer impatient.Close()
-	if _, err := impatient.ExecContext(t.Context(), "PRAGMA busy_timeout = 0"); err != nil {
-		t.Fatal(err)
-	}
-	answers := map[faults.Kind]error{faults.LockTimeout: refused(impatient, "BEGIN IMMEDIATE")}
-	if _, err := impatient.ExecContext(t.Context(), "PRAGMA busy_timeout = 5000"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec("INSERT INTO jobs (name, holder, token, held_until) VALUES ('twice', '', 1, '')"); err != nil {
-		t.Fatal(err)
-	}
-	answers[faults.Duplicate] = refused(tx, "INSERT INTO jobs (name, holder, token, held_until) VALUES ('twice', '', 1, '')")
-	answers[faults.BadValue] = refused(tx, "INSERT INTO jobs (name, holder, token, held_until) VALUES (NULL, NULL, NULL, NULL)")
-	return answers
 }
 
 // tables returns the tables of the ledger.
@@ -750,6 +705,7 @@ func testFaults(t *testing.T, calls callsOf) {
 // template is a file from which shelves are copied.
 type template struct {
 	path string
+	errs map[faults.Kind]error // errors of SQLite
 	contents
 }
 
@@ -759,12 +715,11 @@ func openTemplate(t *testing.T) template {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := openShelf(t, u.Path, contents{})
+	errs := storetest.SQLiteErrors(t)
+	s := openShelf(t, u.Path, errs, contents{})
 	s.fill(t)
-	if _, err := s.healthy.Exec(t.Context(), "VACUUM INTO ?", u.Path+".template"); err != nil {
-		t.Fatal(err)
-	}
-	return template{u.Path + ".template", s.contents}
+	exec(t, s.healthy, "VACUUM INTO ?", u.Path+".template")
+	return template{u.Path + ".template", errs, s.contents}
 }
 
 // copy opens a copy of the template.
@@ -781,20 +736,14 @@ func (f template) copy(t *testing.T) *shelf {
 	if err := os.WriteFile(u.Path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return openShelf(t, u.Path, f.contents)
+	return openShelf(t, u.Path, f.errs, f.contents)
 }
 
 // snapshot returns a function that undoes the changes since then.
 func (s *shelf) snapshot(t *testing.T, tables []string) (restore func()) {
 	t.Helper()
-	exec := func(statement string) {
-		t.Helper()
-		if _, err := s.healthy.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, table := range tables {
-		exec("CREATE TABLE saved_" + table + " AS SELECT * FROM " + table)
+		exec(t, s.healthy, "CREATE TABLE saved_"+table+" AS SELECT * FROM "+table)
 	}
 	return func() {
 		t.Helper()
@@ -954,23 +903,6 @@ func (c call) judge(kind faults.Kind, fault string, out order.Outcome, done, unc
 	return ""
 }
 
-// TestFaults_Group checks that a group whose first statement gets no answer is refused as a whole,
-// and not tried in parts.
-func TestFaults_Group(t *testing.T) {
-	t.Parallel()
-	s := openTemplate(t).copy(t)
-	rs := []*recording{recordingOf("b"), recordingOf("b")}
-	rs = append(rs, repeatOf(rs[0]))
-	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
-	s.l.recordGroup(slices.Clone(rs), new(slowGroup))
-	s.faults.Disarm()
-	for n, r := range rs {
-		if !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
-			t.Errorf("order %d: %s, %v", n+1, r.outcome.Kind(), r.outcome.Reason())
-		}
-	}
-}
-
 // TestFaults_GroupDivided checks that repeats of orders are not tried once the database cannot be
 // reached for a half of their group.
 func TestFaults_GroupDivided(t *testing.T) {
@@ -996,9 +928,7 @@ func TestFaults_GroupDivided(t *testing.T) {
 func TestFaults_NotBarred(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
-	if _, err := s.healthy.Exec(t.Context(), "UPDATE orders SET status = 'expired' WHERE id = ?", s.healthy.Dialect().UUID(s.pending.ID)); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.healthy, "UPDATE orders SET status = 'expired' WHERE id = ?", s.healthy.Dialect().UUID(s.pending.ID))
 	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: "UPDATE orders"})
 	resolve(t, s.l, as(s.pending, takeOf("a")), "unknown")
 	if _, hit := s.faults.Disarm(); len(hit) != 1 {
@@ -1088,6 +1018,14 @@ func TestFaults_AlwaysRolledBack(t *testing.T) {
 		},
 		"stock": func(s *shelf) error {
 			_, _, err := s.l.Set(t.Context(), plain("b", 30))
+			return err
+		},
+		"epoch": func(s *shelf) error {
+			row, err := readRow(t.Context(), s.healthy, "b", stockColumns, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = s.l.RaiseEpoch(t.Context(), "b", row.Epoch, 0)
 			return err
 		},
 	} {
@@ -1239,9 +1177,7 @@ func TestFaults_Claims(t *testing.T) {
 func TestCorrect(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
-	if _, err := s.healthy.Exec(t.Context(), "UPDATE stock SET available = 1 WHERE sku = 'b'"); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, s.healthy, "UPDATE stock SET available = 1 WHERE sku = 'b'")
 	wrong, err := s.l.Row(t.Context(), "b")
 	if err != nil {
 		t.Fatal(err)
@@ -1325,7 +1261,8 @@ func TestUnknownClock(t *testing.T) {
 	}
 }
 
-// TestClosed checks that a closed ledger refuses orders, and returns an unknown outcome for others.
+// TestClosed checks that a closed ledger refuses orders, returns an unknown outcome for others, and
+// begins no count of claims: Close may still wait for others.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1335,6 +1272,9 @@ func TestClosed(t *testing.T) {
 	}
 	if o, err := s.l.Order(t.Context(), s.pending.ID); err == nil || errors.Is(err, order.ErrUnknownOrder) {
 		t.Errorf("Order: %+v, %v", o, err)
+	}
+	if _, err := s.l.CountClaims(t.Context(), "e"); !errors.Is(err, group.ErrClosed) {
+		t.Errorf("CountClaims: %v", err)
 	}
 }
 

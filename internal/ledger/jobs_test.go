@@ -31,9 +31,7 @@ func claim(t *testing.T, l *Ledger, name, holder string) Job {
 func outlive(t *testing.T, d *database, name string) {
 	t.Helper()
 	db := d.sql.Ledger()
-	if _, err := db.Exec(t.Context(), "UPDATE jobs SET held_until = "+db.Dialect().After(-time.Second)+" WHERE name = ?", name); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, db, "UPDATE jobs SET held_until = "+db.Dialect().After(-time.Second)+" WHERE name = ?", name)
 }
 
 // TestJobs checks who holds a job, and that its token rises with every claim.
@@ -150,11 +148,7 @@ func TestJobs_ClaimWaitsForWork(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		j := claim(t, l, "job", "a")
 		outlive(t, d, "job")
-		tx, err := d.sql.Ledger().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tx.Rollback()
+		tx := begin(t, d.sql.Ledger())
 		if err := setLease(t.Context(), tx, j, time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -170,11 +164,7 @@ func TestJobs_ClaimWaitsForWork(t *testing.T) {
 		if err := testenv.Receive(t, "the claim", answered); !errors.Is(err, ErrJobHeld) {
 			t.Errorf("claiming after the transaction renewed the lease: %v", err)
 		}
-		work, err := d.sql.Ledger().Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer work.Rollback()
+		work := begin(t, d.sql.Ledger())
 		if err := setLease(t.Context(), work, j, JobLease); err != nil {
 			t.Fatal(err)
 		}

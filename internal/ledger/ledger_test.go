@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
@@ -48,6 +50,28 @@ func eachDatabase(t *testing.T, kinds []testenv.Database, test func(t *testing.T
 	}
 }
 
+// begin begins a transaction, which the end of the test rolls back.
+func begin(t *testing.T, db *sqltx.DB) *sqltx.Tx {
+	t.Helper()
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tx.Rollback)
+	return tx
+}
+
+// exec runs a statement, which must succeed, on a *sqltx.DB or a *sqltx.Tx.
+func exec(t *testing.T, on interface {
+	Exec(ctx context.Context, sql string, args ...any) (affected int64, err error)
+}, statement string, args ...any,
+) {
+	t.Helper()
+	if _, err := on.Exec(t.Context(), statement, args...); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
 // generation is the generation of the ledgers in these tests.
 const generation stock.Generation = 1
 
@@ -66,6 +90,23 @@ func openWith(t *testing.T, db *sqltx.DB, o Options) *Ledger {
 	t.Cleanup(l.Close)
 	l.Use(generation)
 	return l
+}
+
+// openHooked returns a ledger with its own connections. Before each of its statements that contain
+// the text, it calls do, and the statement fails with the error of do.
+func (d *database) openHooked(t *testing.T, text string, do func() error) *Ledger {
+	t.Helper()
+	s := storetest.SQL(t, d.url)
+	hook := func(db *gorm.DB) {
+		if strings.Contains(db.Statement.SQL.String(), text) {
+			_ = db.AddError(do())
+		}
+	}
+	calls := s.DB().Callback()
+	if err := errors.Join(calls.Row().Before("gorm:row").Register("hook", hook), calls.Raw().Before("gorm:raw").Register("hook", hook)); err != nil {
+		t.Fatal(err)
+	}
+	return openOn(t, s.Ledger(), cutter.Merged())
 }
 
 // measureClock measures the database's clock. A busy machine may need several tries.
@@ -118,6 +159,22 @@ func takeOf(skus ...stock.SKU) stock.Take {
 	return stock.Take{Deduction: d}
 }
 
+// mustRecord commits the order of a take.
+func mustRecord(t *testing.T, l *Ledger, take stock.Take) order.Order {
+	t.Helper()
+	o, out := l.Record(t.Context(), take)
+	if !out.Committed() {
+		t.Fatal(out.Reason())
+	}
+	return o
+}
+
+// place commits an order of one unit of each SKU.
+func place(t *testing.T, l *Ledger, skus ...stock.SKU) order.Order {
+	t.Helper()
+	return mustRecord(t, l, takeOf(skus...))
+}
+
 // conflicting returns a cutter that reports the given number of conflicts.
 func conflicting(c cutter.Cutter, conflicts int) cutter.Cutter {
 	return cuttertest.WithCut(c, func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
@@ -165,7 +222,7 @@ func TestRetries(t *testing.T) {
 				l := d.open(t, cutter.Conditional())
 				sku := fresh("retries")
 				lay(t, l, sku, 10)
-				expired := expire(t, l, mustRecord(t, l, sku).ID)
+				expired := expire(t, l, place(t, l, sku).ID)
 				l = d.open(t, conflicting(cutter.Conditional(), test.conflicts))
 				counted := conflictsOf(l)
 				_, out := l.Revive(t.Context(), expired, late(expired), string(sku))

@@ -6,30 +6,17 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"gorm.io/gorm"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
-
-// mustRecord commits the order of a take of one unit.
-func mustRecord(t *testing.T, l *Ledger, sku stock.SKU) order.Order {
-	t.Helper()
-	o, out := l.Record(t.Context(), takeOf(sku))
-	if !out.Committed() {
-		t.Fatal(out.Reason())
-	}
-	return o
-}
 
 // become decides that an order changes from one status to another, if it has the first one.
 func become(from, to order.Status, returns bool) func(order.Locked) (order.Transition, error) {
@@ -39,6 +26,12 @@ func become(from, to order.Status, returns bool) func(order.Locked) (order.Trans
 		}
 		return order.Transition{To: to, Returns: returns}, nil
 	}
+}
+
+// cancelOrder cancels a pending order.
+func cancelOrder(ctx context.Context, l *Ledger, id uuid.UUID) error {
+	_, _, err := l.Change(ctx, id, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
+	return err
 }
 
 // expire expires a pending order, whatever the time is.
@@ -57,15 +50,13 @@ func TestChange_Due(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
-		o := mustRecord(t, l, "a")
+		o := place(t, l, "a")
 		now, err := l.db.Now(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		for offset, want := range map[time.Duration]bool{-time.Second: true, time.Minute: false} {
-			if _, err := l.db.Exec(t.Context(), "UPDATE orders SET expires_at = ?", now.Add(offset)); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, l.db, "UPDATE orders SET expires_at = ?", now.Add(offset))
 			_, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{}, func(s order.Locked) (order.Transition, error) {
 				if s.Due != want {
 					t.Errorf("%v after its deadline: due %v", -offset, s.Due)
@@ -106,22 +97,15 @@ func TestChange_LocksStockFirst(t *testing.T) {
 		}
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
-		o := mustRecord(t, l, "a")
-		holder, err := l.db.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer holder.Rollback()
+		o := place(t, l, "a")
+		holder := begin(t, l.db)
 		if _, err := readRows(t.Context(), holder, []stock.SKU{"a"}, stockColumns, holder.Dialect().RowLock()); err != nil {
 			t.Fatal(err)
 		}
 		cancelled := make(chan error, 1)
-		go func() {
-			_, _, err := l.Change(context.WithoutCancel(t.Context()), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
-			cancelled <- err
-		}()
+		go func() { cancelled <- cancelOrder(context.WithoutCancel(t.Context()), l, o.ID) }()
 		// The change waits for the stock row. Meanwhile the order's row must stay free.
-		testenv.Await(t, "the change waits", func() bool { return d.waiting(t) > 0 })
+		testenv.Await(t, "the change waits", func() bool { return d.lockWaits(t) > 0 })
 		var id []byte
 		if err := l.db.Transact(t.Context(), func(tx *sqltx.Tx) error {
 			return tx.QueryRow(t.Context(), []any{&id}, "SELECT take_id FROM orders WHERE id = ? FOR UPDATE NOWAIT", tx.Dialect().UUID(o.ID))
@@ -141,24 +125,6 @@ func TestChange_LocksStockFirst(t *testing.T) {
 	})
 }
 
-// TestChange_Shrink checks that an administrator's take does not count as an order, although it has
-// a row.
-func TestChange_Shrink(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
-		l := d.open(t, cutter.Merged())
-		lay(t, l, "a", 10)
-		take := of(takeOf("a"), 5)
-		if _, out := l.Shrink(t.Context(), take, plain("a", 5)); !out.Committed() {
-			t.Fatal(out.Reason())
-		}
-		o, _, err := l.Change(t.Context(), take.OrderID, order.ChangeOptions{Returns: true}, become(shrink, order.Cancelled, true))
-		if !errors.Is(err, order.ErrUnknownOrder) {
-			t.Errorf("changed to %+v, %v", o, err)
-		}
-	})
-}
-
 // TestChange_LowersClaim checks that a buyer's claim falls by the returned units, but only if the
 // SKU has a limit.
 func TestChange_LowersClaim(t *testing.T) {
@@ -168,18 +134,13 @@ func TestChange_LowersClaim(t *testing.T) {
 		for _, sku := range []stock.SKU{"limited", "open"} {
 			lay(t, l, sku, 10)
 		}
-		o, out := l.Record(t.Context(), takeOf("limited", "open"))
-		if !out.Committed() {
-			t.Fatal(out.Reason())
-		}
+		o := place(t, l, "limited", "open")
 		for _, statement := range []string{
 			"UPDATE stock SET limit_per_buyer = 5 WHERE sku = 'limited'",
 			"INSERT INTO claims (sku, buyer_id, units) VALUES ('limited', 'buyer-1', 3)",
 			"INSERT INTO claims (sku, buyer_id, units) VALUES ('limited', 'buyer-2', 3)",
 		} {
-			if _, err := l.db.Exec(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, l.db, statement)
 		}
 		expire(t, l, o.ID)
 		for buyer, want := range map[string]int64{"buyer-1": 2, "buyer-2": 3} {
@@ -198,8 +159,8 @@ func TestRevive_Barred(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
-		expired := expire(t, l, mustRecord(t, l, "a").ID)
-		other := expire(t, l, mustRecord(t, l, "a").ID)
+		expired := expire(t, l, place(t, l, "a").ID)
+		other := expire(t, l, place(t, l, "a").ID)
 		late := takeOf("a")
 		late.OrderID = expired.ID
 		if out := l.Resolve(t.Context(), late.Deduction); !out.Refused() {
@@ -243,20 +204,15 @@ func TestResolve_RevivedMeanwhile(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
-		expired := expire(t, l, mustRecord(t, l, "a").ID)
+		expired := expire(t, l, place(t, l, "a").ID)
 		late := late(expired)
-		slow := storetest.SQL(t, d.url)
-		err := slow.DB().Callback().Raw().Before("gorm:raw").Register("revive first", func(db *gorm.DB) {
-			if strings.Contains(db.Statement.SQL.String(), "version = version + 1") {
-				if _, out := l.Revive(t.Context(), expired, late, "payment-1"); !out.Committed() {
-					t.Error(out.Reason())
-				}
+		slow := d.openHooked(t, "version = version + 1", func() error {
+			if _, out := l.Revive(t.Context(), expired, late, "payment-1"); !out.Committed() {
+				t.Error(out.Reason())
 			}
+			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if out := openOn(t, slow.Ledger(), cutter.Merged()).Resolve(t.Context(), late.Deduction); !out.Committed() {
+		if out := slow.Resolve(t.Context(), late.Deduction); !out.Committed() {
 			t.Errorf("%s, %v", out.Kind(), out.Reason())
 		}
 		d.atRest(t, "a", 1)
@@ -272,9 +228,7 @@ func TestRevive_EarlierTake(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
 		first := takeOf("a")
-		if _, out := l.Record(t.Context(), first); !out.Committed() {
-			t.Fatal(out.Reason())
-		}
+		mustRecord(t, l, first)
 		expired := expire(t, l, first.OrderID)
 		second, lost := first, first
 		second.TakeID, lost.TakeID = expired.NextTake(), expired.NextTake()
@@ -330,7 +284,7 @@ func TestChange_PaymentOfTwoOrders(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
-		first, second, late := mustRecord(t, l, "a"), mustRecord(t, l, "a"), expire(t, l, mustRecord(t, l, "a").ID)
+		first, second, late := place(t, l, "a"), place(t, l, "a"), expire(t, l, place(t, l, "a").ID)
 		pay := func() {
 			if _, _, err := l.Change(t.Context(), first.ID, order.ChangeOptions{Payment: "payment-1"}, payment(func() {})); err != nil {
 				t.Fatal(err)
@@ -372,7 +326,7 @@ func TestChange_PaymentTwice(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
-		o := mustRecord(t, l, "a")
+		o := place(t, l, "a")
 		due := order.Transition{PaymentID: "payment-1", PaymentStatus: order.PaymentRefundDue}
 		decide := func(s order.Locked) (order.Transition, error) {
 			if s.Payment != nil {
@@ -399,16 +353,14 @@ func TestOrders_StatusChanges(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
-		placed := []order.Order{mustRecord(t, l, "a"), mustRecord(t, l, "a"), mustRecord(t, l, "a")}
-		slow, reads := storetest.SQL(t, d.url), 0
-		err := slow.DB().Callback().Row().Before("gorm:row").Register("pay another", func(*gorm.DB) {
+		placed := []order.Order{place(t, l, "a"), place(t, l, "a"), place(t, l, "a")}
+		reads := 0
+		slow := d.openHooked(t, "SELECT", func() error {
 			d.setStatus(t, placed[reads], order.Paid)
 			reads++
+			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		pending, err := openOn(t, slow.Ledger(), cutter.Merged()).Orders(t.Context(), order.Filter{Status: order.Pending, Limit: 10})
+		pending, err := slow.Orders(t.Context(), order.Filter{Status: order.Pending, Limit: 10})
 		if err != nil || len(pending) != len(placed)-reads {
 			t.Errorf("%d orders, %v, after %d reads", len(pending), err, reads)
 		}
@@ -428,7 +380,7 @@ func TestOrders(t *testing.T) {
 		lay(t, l, "a", 100)
 		var all, paid []uuid.UUID
 		for n := range 7 {
-			o := mustRecord(t, l, "a")
+			o := place(t, l, "a")
 			all = append(all, o.ID)
 			if n%2 == 0 {
 				continue
@@ -442,9 +394,7 @@ func TestOrders(t *testing.T) {
 		}
 		stranger := takeOf("a")
 		stranger.Buyer = "buyer-2"
-		if _, out := l.Record(t.Context(), stranger); !out.Committed() {
-			t.Fatal(out.Reason())
-		}
+		mustRecord(t, l, stranger)
 		l.Resolve(t.Context(), takeOf("a").Deduction) // leaves a void order of buyer-1
 		slices.SortFunc(all, compareIDs)
 		slices.SortFunc(paid, compareIDs)
@@ -491,9 +441,7 @@ func TestOrders(t *testing.T) {
 		if err != nil || first.Status != order.PaymentRefunded || first.ChangedAt.Before(first.CreatedAt) {
 			t.Errorf("refunding a payment that is due: %+v, %v", first, err)
 		}
-		if _, err := d.sql.Ledger().Exec(t.Context(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), "due"); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, d.sql.Ledger(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), "due")
 		if first, err = readPayment(t.Context(), l.db, "due"); err != nil {
 			t.Fatal(err)
 		}
@@ -519,7 +467,7 @@ func TestRefundsDue(t *testing.T) {
 		check(0, 0, 0)
 		for n, status := range []order.PaymentStatus{order.PaymentPaid, order.PaymentRefundDue, order.PaymentRefunded, order.PaymentRefundDue, order.PaymentRefundDue, order.PaymentRefundDue} {
 			payment := fmt.Sprint("payment-", n)
-			_, _, err := l.Change(t.Context(), mustRecord(t, l, "a").ID, order.ChangeOptions{Payment: payment}, func(order.Locked) (order.Transition, error) {
+			_, _, err := l.Change(t.Context(), place(t, l, "a").ID, order.ChangeOptions{Payment: payment}, func(order.Locked) (order.Transition, error) {
 				return order.Transition{PaymentID: payment, PaymentStatus: status}, nil
 			})
 			if err != nil {
@@ -529,10 +477,7 @@ func TestRefundsDue(t *testing.T) {
 				check(1, 0, time.Minute)
 			}
 			if n == 3 {
-				_, err := d.sql.Ledger().Exec(t.Context(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), payment)
-				if err != nil {
-					t.Fatal(err)
-				}
+				exec(t, d.sql.Ledger(), "UPDATE payments SET changed_at = ? WHERE id = ?", Now().Add(-time.Hour), payment)
 				check(2, 59*time.Minute, 61*time.Minute)
 			}
 		}

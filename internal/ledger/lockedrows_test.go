@@ -38,14 +38,8 @@ func lockedRows(t *testing.T, d *database) {
 		}
 		return
 	}
-	holder, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer holder.Rollback()
-	if _, err := holder.Exec(t.Context(), "UPDATE stock SET available = 1 WHERE sku = 'b'"); err != nil {
-		t.Fatal(err)
-	}
+	holder := begin(t, db)
+	exec(t, holder, "UPDATE stock SET available = 1 WHERE sku = 'b'")
 	locked, err := l.lockedRows(t.Context(), []stock.SKU{"a", "b", "missing"})
 	if err != nil || !slices.Equal(locked, []stock.SKU{"b"}) {
 		t.Errorf("locked %q, %v, want b", locked, err)

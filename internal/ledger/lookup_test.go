@@ -10,7 +10,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestShrinkIsNoOrder checks that Order and Orders hide the row that records a removal of stock.
+// TestShrinkIsNoOrder checks that the row that records a removal of stock cannot be read, listed or
+// changed as an order.
 func TestShrinkIsNoOrder(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
@@ -30,6 +31,9 @@ func TestShrinkIsNoOrder(t *testing.T) {
 		}
 		if orders, err := l.Orders(t.Context(), order.Filter{Limit: 10}); err != nil || len(orders) > 0 {
 			t.Errorf("listed %+v, %v", orders, err)
+		}
+		if o, _, err := l.Change(t.Context(), take.OrderID, order.ChangeOptions{Returns: true}, become(shrink, order.Cancelled, true)); !errors.Is(err, order.ErrUnknownOrder) {
+			t.Errorf("changed to %+v, %v", o, err)
 		}
 	})
 }

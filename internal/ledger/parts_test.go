@@ -7,7 +7,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -24,13 +23,8 @@ func (d *database) lent(t *testing.T, l *Ledger, sku stock.SKU) StockRow {
 func (d *database) lend(t *testing.T, row StockRow, parts ...int64) {
 	t.Helper()
 	for number, units := range parts {
-		_, err := d.sql.Ledger().Exec(t.Context(), "INSERT INTO stock_parts (sku, part, available, epoch) VALUES (?, ?, ?, ?)", string(row.SKU), number+1, units, row.Epoch)
-		if err == nil {
-			_, err = d.sql.Ledger().Exec(t.Context(), "UPDATE stock SET available = available - ? WHERE sku = ?", units, string(row.SKU))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		exec(t, d.sql.Ledger(), "INSERT INTO stock_parts (sku, part, available, epoch) VALUES (?, ?, ?, ?)", string(row.SKU), number+1, units, row.Epoch)
+		exec(t, d.sql.Ledger(), "UPDATE stock SET available = available - ? WHERE sku = ?", units, string(row.SKU))
 	}
 }
 
@@ -132,9 +126,9 @@ func TestReturnsLeavePartsAlone(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		sku := fresh("a")
 		row := lay(t, l, sku, 11)
-		o := mustRecord(t, l, sku)
+		o := place(t, l, sku)
 		d.lend(t, row, 3, 4)
-		if _, _, err := l.Change(t.Context(), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
+		if err := cancelOrder(t.Context(), l, o.ID); err != nil {
 			t.Fatal(err)
 		}
 		if available, parts := d.counted(t, sku); available != 4 || parts != 2 {

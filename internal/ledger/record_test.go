@@ -66,13 +66,19 @@ func TestAcceptedOrders(t *testing.T) {
 }
 
 // TestFailedGroup checks that every order of a failed group gets an outcome, and that none is
-// committed, even if several have the same ID.
+// committed, even if several have the same ID. After a failure that is no conflict, the group must
+// not be tried in parts.
 func TestFailedGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		for _, cause := range []error{cutter.ErrConflict, errors.New("the database is unreachable")} {
 			t.Run(cause.Error(), func(t *testing.T) {
-				l := d.open(t, cuttertest.WithCut(cutter.Merged(), func(context.Context, *sqltx.Tx, []stock.Take, cuttertest.Cut) ([]cutter.Decision, error) {
+				failed := false
+				l := d.open(t, cuttertest.WithCut(cutter.Merged(), func(ctx context.Context, tx *sqltx.Tx, _ []stock.Take, cut cuttertest.Cut) ([]cutter.Decision, error) {
+					if failed && !errors.Is(cause, cutter.ErrConflict) {
+						return cut(ctx, tx)
+					}
+					failed = true
 					return nil, cause
 				}))
 				sku := fresh("failed")
@@ -239,24 +245,5 @@ func TestLockedRowInAGroup(t *testing.T) {
 		}
 		d.atRest(t, locked, 1)
 		d.atRest(t, other, 3)
-	})
-}
-
-// TestRecord_SameTake records a take twice. The answer must be the order as it was recorded first,
-// with the times of later answers.
-func TestRecord_SameTake(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
-		l := d.open(t, cutter.Merged())
-		lay(t, l, "a", 10)
-		take := takeOf("a")
-		first, out := l.Record(t.Context(), take)
-		if !out.Committed() {
-			t.Fatal(out.Reason())
-		}
-		again, out := l.Record(t.Context(), take)
-		if !out.Committed() || !again.CreatedAt.Equal(first.CreatedAt) || !again.ExpiresAt.Equal(first.ExpiresAt) {
-			t.Errorf("%s, %+v; first it was %+v", out.Kind(), again, first)
-		}
 	})
 }

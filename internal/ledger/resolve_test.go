@@ -41,9 +41,7 @@ func TestResolve(t *testing.T) {
 		}
 
 		take = takeOf(sku)
-		if _, o := l.Record(t.Context(), take); !o.Committed() {
-			t.Fatal(o)
-		}
+		mustRecord(t, l, take)
 		resolve(t, l, take, "committed")
 		another := take
 		another.TakeID = uuid.New()

@@ -31,11 +31,11 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "locked", 100)
 		lay(t, l, "free", 100)
-		sold := mustRecord(t, l, "free")
+		sold := place(t, l, "free")
 		job := claim(t, l, "expiry", "holder")
 		var orders []order.Order
 		for range 2 * d.sql.Pool().Stats().MaxOpenConnections {
-			orders = append(orders, mustRecord(t, l, "locked"))
+			orders = append(orders, place(t, l, "locked"))
 		}
 		unlock := storetest.LockRow(t, d.url, "locked")
 		defer unlock()
@@ -48,8 +48,7 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 		for _, o := range orders {
 			cancels.Go(func() {
 				defer answered.Add(1)
-				_, _, err := l.Change(context.WithoutCancel(t.Context()), o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
-				switch {
+				switch err := cancelOrder(context.WithoutCancel(t.Context()), l, o.ID); {
 				case err == nil:
 					returned.Add(1)
 				case !errors.Is(err, stock.ErrBusy):
@@ -69,7 +68,7 @@ func TestLockedRowHoldsOneConnection(t *testing.T) {
 		if _, out := l.Record(t.Context(), takeOf("free")); !out.Committed() {
 			t.Errorf("an order of another SKU: %v", out.Reason())
 		}
-		if _, _, err := l.Change(t.Context(), sold.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
+		if err := cancelOrder(t.Context(), l, sold.ID); err != nil {
 			t.Errorf("a cancellation of another SKU: %v", err)
 		}
 		if _, _, err := l.Set(t.Context(), stock.Setting{SKU: "free", Kind: stock.Product, Total: 101}); err != nil {
@@ -98,15 +97,12 @@ func TestChangesTakeTurns(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		row := lay(t, l, "a", 100)
-		pending, expired := mustRecord(t, l, "a"), mustRecord(t, l, "a")
+		pending, expired := place(t, l, "a"), place(t, l, "a")
 		expired = expire(t, l, expired.ID)
 		removed := takeOf("a")
 		set := stock.Setting{SKU: "a", Kind: stock.Product, Total: 99}
 		for name, change := range map[string]func(context.Context) error{
-			"Change": func(ctx context.Context) error {
-				_, _, err := l.Change(ctx, pending.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
-				return err
-			},
+			"Change": func(ctx context.Context) error { return cancelOrder(ctx, l, pending.ID) },
 			"Revive": func(ctx context.Context) error {
 				again := takeOf("a")
 				again.OrderID = expired.ID
@@ -162,15 +158,12 @@ func TestPaymentPassesAWaitingCancellation(t *testing.T) {
 	eachDatabase(t, testenv.Chosen(servers, "PostgreSQL"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())
 		lay(t, l, "a", 10)
-		o := mustRecord(t, l, "a")
+		o := place(t, l, "a")
 		unlock := storetest.LockRow(t, d.url, "a")
 		defer unlock()
 		ctx, giveUp := context.WithCancel(t.Context())
 		cancelled := make(chan error, 1)
-		go func() {
-			_, _, err := l.Change(ctx, o.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true))
-			cancelled <- err
-		}()
+		go func() { cancelled <- cancelOrder(ctx, l, o.ID) }()
 		testenv.Await(t, "the cancellation waits for the row", func() bool { return d.lockWaits(t) > 0 })
 		paid := make(chan error, 1)
 		go func() {

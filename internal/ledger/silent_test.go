@@ -83,91 +83,91 @@ func fail(t *testing.T, calls map[string]func(ctx context.Context) (done bool)) 
 	}
 }
 
-// TestSilentDatabase calls every method on a database that stops answering, under a
-// context without a deadline.
+// silentCalls fills the database, and returns calls of the named methods, or of all. They use ledgers
+// whose database stops answering at the points of silentFrom.
+func (d *database) silentCalls(t *testing.T, bound time.Duration, names ...string) map[string]func(context.Context) (done bool) {
+	t.Helper()
+	l := d.open(t, cutter.Merged())
+	sku := stock.SKU("silent")
+	row := lay(t, l, sku, 10)
+	placed, job := place(t, l, sku), claim(t, l, "job", "holder")
+	argument := func(of reflect.Type) any {
+		switch of {
+		case reflect.TypeFor[string]():
+			return "name"
+		case reflect.TypeFor[int](), reflect.TypeFor[int64]():
+			return 1
+		case reflect.TypeFor[uuid.UUID]():
+			return placed.ID
+		case reflect.TypeFor[stock.SKU]():
+			return sku
+		case reflect.TypeFor[[]stock.SKU]():
+			return []stock.SKU{sku}
+		case reflect.TypeFor[[]StockRow]():
+			return []StockRow{row}
+		case reflect.TypeFor[[]stock.Change]():
+			return []stock.Change{{SKU: sku}}
+		case reflect.TypeFor[stock.Take]():
+			return takeOf(sku)
+		case reflect.TypeFor[stock.Deduction]():
+			return takeOf(sku).Deduction
+		case reflect.TypeFor[stock.Setting]():
+			return stock.Setting{SKU: sku, Kind: stock.Product, Total: 11}
+		case reflect.TypeFor[order.Order]():
+			return placed
+		case reflect.TypeFor[Job]():
+			return job
+		case reflect.TypeFor[*ExpiryRound]():
+			return new(ExpiryRound)
+		case reflect.TypeFor[order.ChangeOptions]():
+			return order.ChangeOptions{Payment: "payment", Returns: true}
+		case reflect.TypeFor[func(order.Locked) (order.Transition, error)]():
+			return func(order.Locked) (order.Transition, error) {
+				return order.Transition{To: order.Cancelled, Returns: true}, nil
+			}
+		}
+		return reflect.Zero(of).Interface()
+	}
+	calls := make(map[string]func(context.Context) bool)
+	for since, texts := range silentFrom {
+		methods := reflect.ValueOf(d.silent(t, bound, texts))
+		for m := range methods.Type().Methods() {
+			method := methods.MethodByName(m.Name)
+			of := method.Type()
+			if of.NumIn() == 0 || of.In(0) != reflect.TypeFor[context.Context]() || m.Name == "KeepClock" { // skip calls that run until their context ends
+				continue
+			}
+			if len(names) > 0 && !slices.Contains(names, m.Name) {
+				continue
+			}
+			call := method.Call
+			if of.IsVariadic() {
+				call = method.CallSlice
+			}
+			calls[m.Name+", silent "+since] = func(ctx context.Context) bool {
+				args := []reflect.Value{reflect.ValueOf(ctx)}
+				for n := 1; n < of.NumIn(); n++ {
+					args = append(args, reflect.ValueOf(argument(of.In(n))).Convert(of.In(n)))
+				}
+				results := call(args)
+				switch said := results[len(results)-1].Interface().(type) {
+				case order.Outcome:
+					return said.Committed()
+				default:
+					return said == nil
+				}
+			}
+		}
+	}
+	return calls
+}
+
+// TestSilentDatabase calls every method on a database that stops answering, under a context without
+// a deadline.
 func TestSilentDatabase(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.NetworkDatabases(), func(t *testing.T, d *database) {
-		l := d.open(t, cutter.Merged())
-		sku := stock.SKU("silent")
-		row, _, err := l.Set(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		placed, out := l.Record(t.Context(), takeOf(sku))
-		if !out.Committed() {
-			t.Fatal(out.Reason())
-		}
-		job, err := l.ClaimJob(t.Context(), "job", "holder")
-		if err != nil {
-			t.Fatal(err)
-		}
-		argument := func(of reflect.Type) any {
-			switch of {
-			case reflect.TypeFor[string]():
-				return "name"
-			case reflect.TypeFor[int](), reflect.TypeFor[int64]():
-				return 1
-			case reflect.TypeFor[uuid.UUID]():
-				return placed.ID
-			case reflect.TypeFor[stock.SKU]():
-				return sku
-			case reflect.TypeFor[[]stock.SKU]():
-				return []stock.SKU{sku}
-			case reflect.TypeFor[[]StockRow]():
-				return []StockRow{row}
-			case reflect.TypeFor[[]stock.Change]():
-				return []stock.Change{{SKU: sku}}
-			case reflect.TypeFor[stock.Take]():
-				return takeOf(sku)
-			case reflect.TypeFor[stock.Deduction]():
-				return takeOf(sku).Deduction
-			case reflect.TypeFor[stock.Setting]():
-				return stock.Setting{SKU: sku, Kind: stock.Product, Total: 11}
-			case reflect.TypeFor[order.Order]():
-				return placed
-			case reflect.TypeFor[Job]():
-				return job
-			case reflect.TypeFor[*ExpiryRound]():
-				return new(ExpiryRound)
-			case reflect.TypeFor[order.ChangeOptions]():
-				return order.ChangeOptions{Payment: "payment", Returns: true}
-			case reflect.TypeFor[func(order.Locked) (order.Transition, error)]():
-				return func(order.Locked) (order.Transition, error) {
-					return order.Transition{To: order.Cancelled, Returns: true}, nil
-				}
-			}
-			return reflect.Zero(of).Interface()
-		}
-		calls := make(map[string]func(context.Context) bool)
-		for since, texts := range silentFrom {
-			methods := reflect.ValueOf(d.silent(t, time.Second, texts))
-			for m := range methods.Type().Methods() {
-				method := methods.MethodByName(m.Name)
-				of := method.Type()
-				if of.NumIn() == 0 || of.In(0) != reflect.TypeFor[context.Context]() || m.Name == "KeepClock" { // skip calls that run until their context ends
-					continue
-				}
-				call := method.Call
-				if of.IsVariadic() {
-					call = method.CallSlice
-				}
-				calls[m.Name+", silent "+since] = func(ctx context.Context) bool {
-					args := []reflect.Value{reflect.ValueOf(ctx)}
-					for n := 1; n < of.NumIn(); n++ {
-						args = append(args, reflect.ValueOf(argument(of.In(n))).Convert(of.In(n)))
-					}
-					results := call(args)
-					switch said := results[len(results)-1].Interface().(type) {
-					case order.Outcome:
-						return said.Committed()
-					default:
-						return said == nil
-					}
-				}
-			}
-		}
-		fail(t, calls)
+		fail(t, d.silentCalls(t, time.Second))
 	})
 }
 
@@ -176,31 +176,7 @@ func TestSilentDatabase(t *testing.T) {
 func TestSilentTransaction(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.NetworkDatabases(), func(t *testing.T, d *database) {
-		calls := make(map[string]func(context.Context) bool)
-		for since, texts := range silentFrom {
-			l := d.silent(t, time.Hour, texts)
-			calls["Beat, silent "+since] = func(ctx context.Context) bool {
-				_, err := l.Beat(ctx)
-				return err == nil
-			}
-			calls["Set, silent "+since] = func(ctx context.Context) bool {
-				_, _, err := l.Set(ctx, stock.Setting{SKU: "silent", Kind: stock.Product, Total: 1})
-				return err == nil
-			}
-			calls["Record, silent "+since] = func(ctx context.Context) bool {
-				_, out := l.Record(ctx, takeOf("silent"))
-				return out.Committed()
-			}
-			calls["Order, silent "+since] = func(ctx context.Context) bool {
-				_, err := l.Order(ctx, uuid.New())
-				return err == nil
-			}
-			calls["MeasureClock, silent "+since] = func(ctx context.Context) bool { return l.MeasureClock(ctx) == nil }
-			calls["Revive, silent "+since] = func(ctx context.Context) bool {
-				_, out := l.Revive(ctx, order.Order{ID: uuid.New(), Status: order.Expired}, takeOf("silent"), "payment")
-				return out.Committed()
-			}
-		}
+		calls := d.silentCalls(t, time.Hour, "Beat", "MeasureClock", "Order", "Record", "Revive", "Set")
 		healthy := d.open(t, cutter.Merged())
 		lay(t, healthy, "known", 10)
 		known := as(place(t, healthy, "known"), takeOf("known"))

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -69,7 +68,7 @@ func TestSlotsInMidSale(t *testing.T) {
 		next.Use(generation + 1)
 		sku := fresh("sale")
 		lay(t, a, sku, 300)
-		cancelled := mustRecord(t, a, sku)
+		cancelled := place(t, a, sku)
 		var sale sync.WaitGroup
 		var sold int64
 		sale.Go(func() { sold = sell(t, sku, 200, a, b) })
@@ -77,7 +76,7 @@ func TestSlotsInMidSale(t *testing.T) {
 		if _, _, err := a.Set(t.Context(), set); err != nil {
 			t.Error(err)
 		}
-		if _, _, err := b.Change(t.Context(), cancelled.ID, order.ChangeOptions{Returns: true}, become(order.Pending, order.Cancelled, true)); err != nil {
+		if err := cancelOrder(t.Context(), b, cancelled.ID); err != nil {
 			t.Error(err)
 		}
 		smaller := takeOf(sku)

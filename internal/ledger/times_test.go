@@ -138,9 +138,7 @@ func TestRecord_GivenUp(t *testing.T) {
 			t.Errorf("an order that is given up after its transaction has begun: %+v", r.out)
 		}
 		close(proceed)
-		if _, out := l.Record(t.Context(), takeOf("a")); !out.Committed() { // a later group
-			t.Fatal(out.Reason())
-		}
+		place(t, l, "a") // in a later group
 		l.mustHave(t, r)
 	})
 }
@@ -153,17 +151,9 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 		l := openWith(t, d.sql.Ledger(), Options{Cutter: cutter.Merged(), PaymentWindow: time.Second})
 		measureClock(t, l)
 		lay(t, l, "a", 100)
-		for name, record := range map[string]func(context.Context) recorded{
-			"Record": func(ctx context.Context) recorded {
-				o, out := l.Record(ctx, takeOf("a"))
-				return recorded{o, out}
-			},
-			"Record of a queued order": func(ctx context.Context) recorded {
-				queued := takeOf("a")
-				queued.QueuedAt = Now()
-				o, out := l.Record(ctx, queued)
-				return recorded{o, out}
-			},
+		for name, take := range map[string]func() stock.Take{
+			"an order":       func() stock.Take { return takeOf("a") },
+			"a queued order": func() stock.Take { return queued(takeOf("a")) },
 		} {
 			var (
 				r      recorded
@@ -172,8 +162,7 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 			testenv.Await(t, name+" is committed after a wait", func() bool { // on a slow machine, the order may be refused as busy
 				unlock := storetest.LockRow(t, d.url, "a")
 				defer unlock()
-				answer := make(chan recorded, 1)
-				go func() { answer <- record(t.Context()) }()
+				answer := l.recordLater(t.Context(), take())
 				testenv.Await(t, name+" waits for the row", func() bool { return d.lockWaits(t) > 0 })
 				waited = l.Now()
 				unlock()

@@ -28,7 +28,7 @@ var lifecycle = []mutant{
 	{"a late payment finds a gate that is being refilled", outbox, "if err := r.Refill(ctx, sku); err != nil {", "if err := ctx.Err(); err != nil {", "internal/protocol TestLatePayment_Undelivered"},
 	{"a late payment cuts no units", paying, "return s.ledger.Revive(ctx, expired, t, payment)",
 		"t.Lines = nil\n\t\treturn s.ledger.Revive(ctx, expired, t, payment)", "internal/order TestPay"},
-	{"a take of the administrator is changed", changes, "&& o.Status != shrink ", "", "internal/ledger TestChange_Shrink/SQLite"},
+	{"a take of the administrator is changed", changes, "&& o.Status != shrink ", "", "internal/ledger TestShrinkIsNoOrder/SQLite"},
 	{"another buyer's order is changed", changes, " && cmp.Or(buyer, o.Buyer) == o.Buyer", "", "internal/ledger TestFaults_Change"},
 	{"another buyer's queued order is in progress", "internal/order/service.go", "case found.Status == Void, buyer != \"\" && buyer != found.Buyer:", "case found.Status == Void:", "internal/order TestCancel_AnotherBuyer"},
 	{"returned units stay away from the gate", afterward, "s.reconciler.BringToGate(ctx, returned...)", "_ = returned", "internal/order TestAllOrdersOfEvents"},

@@ -222,27 +222,14 @@ func TestPay_TwoReportsAtOnce(t *testing.T) {
 	}
 }
 
-// expired places an order, and lets it expire.
-func (s *shop) expired(t *testing.T) Order {
-	t.Helper()
-	o := s.mustPlace(t, ask())
-	if err := s.passDeadline(o.ID); err != nil {
-		t.Fatal(err)
-	}
-	o, err := s.returning(t.Context(), o.ID, "", onExpiry)
-	if err != nil || o.Status != Expired {
-		t.Fatalf("the order is %s, %v", o.Status, err)
-	}
-	return o
-}
-
 // TestRevive_FirstTakeInFlight checks that a late payment waits while the order's first take is
 // being settled, and revives the order then. If the take is not settled in time, nothing may be
 // recorded.
 func TestRevive_FirstTakeInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop(true)
-		o := s.expired(t)
+		placed(Expired)(t, s)
+		o := s.ledger.orders[theOrder]
 		s.gate.refuse = func() error { return stock.ErrInFlight }
 		start := time.Now()
 		if _, err := s.Pay(t.Context(), o.ID, "payment-1"); !errors.Is(err, stock.ErrBusy) || !errors.Is(err, stock.ErrInFlight) || errors.Is(err, stock.ErrUnavailable) {

@@ -65,14 +65,14 @@ func TestRefusalCache(t *testing.T) {
 	}
 }
 
-// TestRefusalCache_SoldOut checks which orders of a sold-out SKU are refused from memory, in rows
-// of events. a:5 is an order of 5 units of a.
-func TestRefusalCache_SoldOut(t *testing.T) {
+// TestRefusalCache_Events checks which orders of a SKU that was sold out or closed are refused from
+// memory, in rows of events. a:5 is an order of 5 units of a.
+func TestRefusalCache_Events(t *testing.T) {
 	t.Parallel()
 	type event struct {
 		at   int    // ms
-		does string // "refused", "passes", "changes", or the SKU that the ledger refuses
-		of   string // the order, or the SKU that changes
+		does string // "refused", "passes", "changes", "closed", or the SKU that is sold out
+		of   string // the order, or the SKU that changes or is closed
 		from int    // ms: when the ledger was asked
 	}
 	for _, test := range []struct {
@@ -94,23 +94,28 @@ func TestRefusalCache_SoldOut(t *testing.T) {
 		{"an answer from before units were added", 100, []event{{5, "changes", "a", 0}, {6, "a", "a:1", 4}, {6, "passes", "a:1", 0}}},
 		{"an answer from afterwards", 100, []event{{5, "changes", "a", 0}, {6, "a", "a:1", 5}, {6, "refused", "a:1", 0}}},
 		{"an answer from before units of another SKU were added", 100, []event{{5, "changes", "b", 0}, {6, "a", "a:1", 4}, {6, "passes", "a:1", 0}}},
+		{"closed until its rules change", 100, []event{{0, "closed", "a", 0}, {1, "refused", "a:1", 0}, {1, "changes", "a", 0}, {1, "passes", "a:1", 0}}},
+		{"closed before its rules changed", 100, []event{{5, "changes", "a", 0}, {6, "closed", "a", 4}, {6, "passes", "a:1", 0}}},
+		{"closed after its rules changed", 100, []event{{5, "changes", "a", 0}, {6, "closed", "a", 5}, {6, "refused", "a:1", 0}}},
 		{"nothing is remembered", 0, []event{{0, "a", "a:1", 0}, {0, "passes", "a:1", 0}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, start := &refusalCache{soldOut: time.Duration(test.memory) * time.Millisecond}, time.Now()
+				s, start := &Service{refusals: refusalCache{soldOut: time.Duration(test.memory) * time.Millisecond}}, time.Now()
 				at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 				for n, e := range test.events {
 					time.Sleep(time.Until(at(e.at)))
 					switch e.does {
 					case "refused", "passes":
-						if err := c.refuse(orderOf(t, e.of)); errors.Is(err, stock.ErrSoldOut) != (e.does == "refused") {
+						if err := s.refusals.refuse(orderOf(t, e.of)); (err != nil) != (e.does == "refused") {
 							t.Errorf("event %d: %s is answered %v", n+1, e.of, err)
 						}
 					case "changes":
-						c.forget(stock.SKU(e.of))
+						s.StockChanged(stock.SKU(e.of))
+					case "closed":
+						s.Learn(at(e.from), stock.Refuse(stock.SKU(e.of), stock.ErrClosed))
 					default:
-						c.learn(at(e.from), orderOf(t, e.of), stock.Refuse(stock.SKU(e.does), stock.ErrSoldOut))
+						s.refusals.learn(at(e.from), orderOf(t, e.of), stock.Refuse(stock.SKU(e.does), stock.ErrSoldOut))
 					}
 				}
 			})
@@ -130,35 +135,6 @@ func orderOf(t *testing.T, text string) (lines []stock.Line) {
 		lines = append(lines, stock.Line{SKU: stock.SKU(sku), Quantity: n})
 	}
 	return lines
-}
-
-// TestRefusalCache_Changed checks that a refusal is not repeated once the SKU's rules have been
-// changed. The same applies to a refusal from a request to the ledger before the change.
-func TestRefusalCache_Changed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newShop(true)
-		reason, lines := stock.Refuse(apple, stock.ErrClosed), ask().Lines
-		before := time.Now()
-		s.Learn(before, reason)
-		if err := s.refusals.refuse(lines); !errors.Is(err, stock.ErrClosed) {
-			t.Fatalf("before the change: %v", err)
-		}
-		time.Sleep(time.Millisecond)
-		s.StockChanged(apple)
-		if err := s.refusals.refuse(lines); err != nil {
-			t.Errorf("after the change: %v", err)
-		}
-		s.Learn(before, reason)
-		if err := s.refusals.refuse(lines); err != nil {
-			t.Errorf("an answer from before the change: %v", err)
-		}
-		time.Sleep(time.Millisecond)
-		s.Learn(time.Now(), reason)
-		if err := s.refusals.refuse(lines); !errors.Is(err, stock.ErrClosed) {
-			t.Errorf("an answer from after the change: %v", err)
-		}
-	})
 }
 
 // TestRefusalCache_Bound checks that the number of SKUs that are remembered is bounded.

@@ -28,8 +28,9 @@ func failing(n int, err error) func() error {
 	}
 }
 
-// TestPlace checks the answer to a request without a key, and how often it asks gate and ledger. All
-// its units must be sold or returned. TestFailures makes single calls fail.
+// TestPlace checks the answer to a request without a key, and how often it asks gate and ledger, with
+// bounded waits between its tries. All its units must be sold or returned. TestFailures makes single
+// calls fail.
 func TestPlace(t *testing.T) {
 	t.Parallel()
 	reconcilable := []error{
@@ -42,6 +43,7 @@ func TestPlace(t *testing.T) {
 		request Request
 		prepare func(s *shop)
 		want    error // nil: the order is accepted
+		cause   error // of the answer, besides want; may be nil
 		takes   int   // number of takes at the gate
 		records int
 	}{
@@ -94,7 +96,7 @@ func TestPlace(t *testing.T) {
 			test.prepare = func(s *shop) { s.gate.refuse = failing(n, reason) }
 			test.takes = min(n+1, maxTries)
 			if n == maxTries {
-				test.want, test.records = stock.ErrBusy, 0
+				test.want, test.cause, test.records = stock.ErrBusy, reason, 0
 			}
 			tests = append(tests, test)
 		}
@@ -110,9 +112,13 @@ func TestPlace(t *testing.T) {
 					t.Errorf("read order %s for a request without a key", id)
 					return nil, ErrUnknownOrder
 				}
+				start := time.Now()
 				o, replayed, err := s.Place(t.Context(), test.request)
+				if took := time.Since(start); took > 1300*time.Millisecond || test.takes == maxTries && took == 0 {
+					t.Errorf("answered after %v", took)
+				}
 				s.ledger.read = nil
-				if !errors.Is(err, test.want) || replayed {
+				if !errors.Is(err, test.want) || test.cause != nil && !errors.Is(err, test.cause) || replayed {
 					t.Errorf("answered %+v, replayed %v, %v; want %v", o, replayed, err, test.want)
 				}
 				if (err == nil) != (o.ID != uuid.Nil) {
@@ -330,57 +336,30 @@ func TestVoidsWithoutEnd(t *testing.T) {
 		}
 		s.atRest(t, 0)
 	})
-	t.Run("the ledger is unreachable", func(t *testing.T) {
-		s := newShop(true)
-		s.ledger.void(orderID(s.ledgerID, keyed(), 0))
-		s.ledger.read = func(uuid.UUID) (*Order, error) { return nil, errUnreachable }
-		if _, _, err := s.Place(t.Context(), keyed()); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errUnreachable) {
-			t.Errorf("answered %v", err)
-		}
-		s.atRest(t, 0)
-	})
 }
 
-// TestWaits checks that the waits between tries are bounded, and end with the
-// request's context.
-func TestWaits(t *testing.T) {
+// TestPlace_ContextEnds checks that the wait between two tries ends with the request's context.
+func TestPlace_ContextEnds(t *testing.T) {
 	t.Parallel()
-	t.Run("bounded", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newShop(true)
-			s.gate.refuse = failing(maxTries, stock.ErrNoGeneration)
-			start := time.Now()
-			_, _, err := s.Place(t.Context(), ask())
-			took := time.Since(start)
-			if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, stock.ErrNoGeneration) || s.gate.takes != 10 {
-				t.Errorf("answered %v after %d takes", err, s.gate.takes)
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(true)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		const before = maxTries / 2
+		var lastTry time.Time
+		s.gate.refuse = func() error {
+			lastTry = time.Now()
+			if s.gate.takes == before {
+				cancel()
 			}
-			if took == 0 || took > 1300*time.Millisecond {
-				t.Errorf("10 tries took %v", took)
-			}
-		})
-	})
-	t.Run("end with the context", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newShop(true)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			const before = maxTries / 2
-			var lastTry time.Time
-			s.gate.refuse = func() error {
-				lastTry = time.Now()
-				if s.gate.takes == before {
-					cancel()
-				}
-				return stock.ErrNoGeneration
-			}
-			_, _, err := s.Place(ctx, ask())
-			if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) || !errors.Is(err, stock.ErrNoGeneration) {
-				t.Errorf("answered %v", err)
-			}
-			if waited := time.Since(lastTry); waited != 0 || s.gate.takes != before {
-				t.Errorf("waited %v after the end, %d takes", waited, s.gate.takes)
-			}
-		})
+			return stock.ErrNoGeneration
+		}
+		_, _, err := s.Place(ctx, ask())
+		if !errors.Is(err, stock.ErrBusy) || !errors.Is(err, context.Canceled) || !errors.Is(err, stock.ErrNoGeneration) {
+			t.Errorf("answered %v", err)
+		}
+		if waited := time.Since(lastTry); waited != 0 || s.gate.takes != before {
+			t.Errorf("waited %v after the end, %d takes", waited, s.gate.takes)
+		}
 	})
 }

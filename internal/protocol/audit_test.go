@@ -147,15 +147,6 @@ func (s *shop) exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// addLimited sets the total of a product that has a buyer limit.
-func addLimited(t *testing.T, i *instance, sku stock.SKU, units int64) {
-	t.Helper()
-	limit := int64(stock.MaxTotal)
-	if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: units, BuyerLimit: &limit}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestAudit checks that an audit finds and names each kind of damage, and nothing else. After a
 // repair, exactly the remaining units can be sold. Unless the run is thorough, each server has one
 // of the strategies.
@@ -187,7 +178,7 @@ func TestAudit(t *testing.T) {
 						continue
 					}
 					sku := newSKU(d.name)
-					addLimited(t, i, sku, 9)
+					sell(t, i, stock.Setting{SKU: sku, Total: 9, BuyerLimit: new(int64(stock.MaxTotal))})
 					mustPlace(t, i, oneUnit(sku))
 					s.waitSettled(t, i, sku)
 					damaged[sku] = d
@@ -218,8 +209,7 @@ func TestAudit(t *testing.T) {
 				for sku := range damaged {
 					mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 8}))
 					mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-					s.waitSettled(t, i, sku)
-					s.checkBalance(t, i.counter, sku, 9)
+					s.checkSettled(t, i, sku, 9)
 				}
 			})
 		}
@@ -251,10 +241,7 @@ func TestTakeOutlivesRepair(t *testing.T) {
 		auditor := s.open(t, settings{strategy: "lua", auditor: true})
 		sku := newSKU("repaired")
 		addStock(t, other, sku, 1)
-		reached, proceed := paused.gate.taken.arm()
-		defer proceed()
-		answer := place(t.Context(), paused.instance, oneUnit(sku))
-		testenv.Receive(t, "the take", reached)
+		answer, proceed := haltPlace(t, &paused.gate.taken, paused.instance, oneUnit(sku))
 		addToLedger(5)(t, s, other, sku)
 		if _, summary := auditNow(t, auditor, true); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
@@ -264,8 +251,7 @@ func TestTakeOutlivesRepair(t *testing.T) {
 		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
 			t.Errorf("answered %+v, want sold out: the other request has the only unit", r)
 		}
-		s.waitSettled(t, other, sku)
-		s.checkBalance(t, other.counter, sku, 1)
+		s.checkSettled(t, other, sku, 1)
 	})
 }
 
@@ -279,10 +265,7 @@ func TestRepairWaitsForACommit(t *testing.T) {
 		sku := newSKU("committing")
 		addStock(t, paused.instance, sku, 3)
 		addToLedger(5)(t, s, paused.instance, sku)
-		reached, proceed := paused.cutter.after.arm()
-		defer proceed()
-		answer := place(t.Context(), paused.instance, oneUnit(sku))
-		testenv.Receive(t, "the open transaction", reached)
+		answer, proceed := haltPlace(t, &paused.cutter.after, paused.instance, oneUnit(sku))
 		repaired := make(chan reconcile.AuditSummary, 1)
 		go func() {
 			_, summary := auditNow(t, auditor, true)
@@ -296,8 +279,7 @@ func TestRepairWaitsForACommit(t *testing.T) {
 		if summary := testenv.Receive(t, "the repair", repaired); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
 		}
-		s.waitSettled(t, paused.instance, sku)
-		s.checkBalance(t, paused.counter, sku, 1)
+		s.checkSettled(t, paused.instance, sku, 1)
 	})
 }
 
@@ -308,7 +290,7 @@ func TestAuditAfterRefunds(t *testing.T) {
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {
 		i, auditor := s.open(t, settings{strategy: "lua"}), s.open(t, settings{strategy: "lua", auditor: true})
 		sku := newSKU("ended")
-		addLimited(t, i, sku, 20)
+		sell(t, i, stock.Setting{SKU: sku, Total: 20, BuyerLimit: new(int64(stock.MaxTotal))})
 		for status, end := range map[string]func(id uuid.UUID) error{
 			"pending":   func(uuid.UUID) error { return nil },
 			"paid":      func(uuid.UUID) error { return nil },

@@ -1,28 +1,12 @@
 package protocol
 
 import (
-	"context"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
-
-// run runs the instance's reconciler until stop is called.
-func run(t *testing.T, i *instance) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running sync.WaitGroup
-	running.Go(func() { i.Run(ctx) })
-	stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
-	})
-	t.Cleanup(stop)
-	return stop
-}
 
 // TestExpiry checks that orders expire after the payment window and not earlier, and that their
 // units are returned. The clocks of the two instances are wrong by an hour.
@@ -33,11 +17,8 @@ func TestExpiry(t *testing.T) {
 		sku := newSKU("expiring")
 		var instances []*instance
 		for _, wrong := range []time.Duration{time.Hour, -time.Hour} {
-			i := s.open(t, settings{
-				strategy: "lua", paymentWindow: window,
-				clock: func() time.Time { return time.Now().Add(wrong) },
-			})
-			run(t, i)
+			i := s.open(t, settings{strategy: "lua", paymentWindow: window, clock: off(wrong)})
+			testenv.Background(t, i.Run)
 			instances = append(instances, i)
 		}
 		forever := s.open(t, settings{strategy: "lua"})

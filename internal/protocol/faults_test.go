@@ -9,7 +9,6 @@ import (
 	"iter"
 	"log/slog"
 	"math/rand/v2"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +26,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -60,72 +58,15 @@ func newRig(t *testing.T, d testenv.Database) *rig {
 	r.client.AddHook(r.hook)
 	r.client.AddHook(faults.Around(r.countUnanswered))
 	if r.sql.Dialect() == sqltx.SQLite {
-		r.injectIntoDriver(t, dbURL)
+		const parameters = "_txlock=immediate&_pragma=busy_timeout(300)&_pragma=synchronous(off)"
+		var pool *sql.DB
+		r.db, pool, r.sqlFault = storetest.FaultySQLite(t, dbURL, parameters, storetest.SQLiteErrors(t))
+		pool.SetMaxOpenConns(4)
 		return r
 	}
 	wire, wireURL := faults.NewWire(t, dbURL)
 	r.sqlFault, r.db = wire.Injector, storetest.SQL(t, wireURL).Ledger()
 	return r
-}
-
-// injectIntoDriver opens the SQLite file of dbURL with a driver that injects faults.
-func (r *rig) injectIntoDriver(t *testing.T, dbURL string) {
-	t.Helper()
-	u, err := url.Parse(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool, err := r.sql.DB().DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := faults.NewDriver(pool.Driver(), "file:"+u.Path+"?_txlock=immediate&_pragma=busy_timeout(300)&_pragma=synchronous(off)", sqliteErrors(t, pool))
-	faulty := sql.OpenDB(d)
-	faulty.SetMaxOpenConns(4)
-	t.Cleanup(func() { _ = faulty.Close() })
-	r.db = sqltx.New(store.OverSQLite(r.sql.DB(), faulty), sqltx.SQLite)
-	r.sqlFault = d.Injector
-}
-
-// sqliteErrors causes SQLite's own errors and returns them.
-func sqliteErrors(t *testing.T, pool *sql.DB) map[faults.Kind]error {
-	t.Helper()
-	open := func(name string) *sql.DB {
-		db, err := sql.Open("sqlite", name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		db.SetMaxOpenConns(1)
-		t.Cleanup(func() { _ = db.Close() })
-		return db
-	}
-	file := "file:" + t.TempDir() + "/errors.db"
-	db := open(file + "?_pragma=journal_mode(WAL)")
-	must := func(query string) {
-		if _, err := db.Exec(query); err != nil {
-			t.Fatal(err)
-		}
-	}
-	refused := func(db *sql.DB, query string) error {
-		_, err := db.Exec(query)
-		if err == nil {
-			t.Fatalf("%s succeeded, want an error", query)
-		}
-		return err
-	}
-	must("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER CHECK (n >= 0))")
-	must("INSERT INTO t VALUES (1, 1)")
-	answers := map[faults.Kind]error{
-		faults.Duplicate: refused(db, "INSERT INTO t VALUES (1, 1)"),
-		faults.BadValue:  refused(db, "INSERT INTO t VALUES (2, -1)"),
-		faults.ReadOnly:  refused(open(file+"?_pragma=query_only(1)"), "INSERT INTO t VALUES (3, 1)"),
-	}
-	must("BEGIN IMMEDIATE")
-	answers[faults.LockTimeout] = refused(open(file+"?_pragma=busy_timeout(0)"), "BEGIN IMMEDIATE")
-	must("ROLLBACK")
-	must("PRAGMA max_page_count = 2")
-	answers[faults.DiskFull] = refused(db, "CREATE TABLE u AS WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM r LIMIT 9999) SELECT x FROM r")
-	return answers
 }
 
 // lostUnlockLease is how long a lock stays taken if its unlock is lost.

@@ -46,8 +46,7 @@ func TestLayouts(t *testing.T) {
 				if err := ready(t, current); err != nil {
 					t.Error(err)
 				}
-				s.waitSettled(t, current, sku)
-				s.checkBalance(t, current.counter, sku, 2)
+				s.checkSettled(t, current, sku, 2)
 				old.Close()
 				current.Close()
 			})
@@ -167,8 +166,7 @@ func TestRollover(t *testing.T) {
 				mustPlace(t, last, request(stock.Line{SKU: sku, Quantity: min(left, stock.MaxQuantity)}))
 			}
 			mustRefuse(t, last, oneUnit(sku), stock.ErrSoldOut)
-			s.waitSettled(t, last, sku)
-			s.checkBalance(t, last.counter, sku, units)
+			s.checkSettled(t, last, sku, units)
 		}
 	})
 }
@@ -201,8 +199,7 @@ func TestCreatedByTheOldLayout(t *testing.T) {
 		}
 		addStock(t, next, sku, 6)
 		mustPlace(t, next, request(stock.Line{SKU: sku, Quantity: 6}))
-		s.waitSettled(t, next, sku)
-		s.checkBalance(t, next.counter, sku, 6)
+		s.checkSettled(t, next, sku, 6)
 	})
 }
 
@@ -223,8 +220,7 @@ func TestSegmentsThereAndBack(t *testing.T) {
 		}
 		mustPlace(t, first, request(stock.Line{SKU: sku, Quantity: 10}))
 		mustRefuse(t, first, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, first, sku)
-		s.checkBalance(t, first.counter, sku, 16)
+		s.checkSettled(t, first, sku, 16)
 	})
 }
 
@@ -271,8 +267,7 @@ func TestStaleRedis(t *testing.T) {
 				if placed != 3 {
 					t.Errorf("sold %d units, want the 3 that were left", placed)
 				}
-				s.waitSettled(t, i, sku)
-				s.checkBalance(t, i.counter, sku, 10)
+				s.checkSettled(t, i, sku, 10)
 			})
 		}
 	}

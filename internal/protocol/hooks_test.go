@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -13,8 +14,10 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
+	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gate"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // hook is a place in the code where a test can stop a goroutine.
@@ -46,6 +49,23 @@ func (h *hook) reach() {
 		close(reached)
 		<-proceed
 	}
+}
+
+// halt begins a call, and returns when the call has stopped at the hook. proceed lets the call
+// continue, as the end of the test does.
+func halt[A any](t *testing.T, at *hook, begin func() <-chan A) (answer <-chan A, proceed func()) {
+	t.Helper()
+	reached, proceed := at.arm()
+	t.Cleanup(proceed)
+	answer = begin()
+	testenv.Receive(t, "the call reaches the hook", reached)
+	return answer, proceed
+}
+
+// haltPlace is halt for an order.
+func haltPlace(t *testing.T, at *hook, i *instance, r order.Request) (answer <-chan reply, proceed func()) {
+	t.Helper()
+	return halt(t, at, func() <-chan reply { return place(t.Context(), i, r) })
 }
 
 // failingAfterCut returns a cutter that returns err after the cut.
@@ -97,10 +117,8 @@ func (s *shop) openOptimistic(t *testing.T) (*instance, *hook) {
 type hookedGate struct {
 	gate.Gate
 	taken, adjusting hook
-
-	mu        sync.Mutex
-	loseTakes int  // number of the next takes whose answers get lost
-	noAdjust  bool // adjusts fail
+	loseTake         atomic.Bool // loses the answer to the next take
+	noAdjust         atomic.Bool // adjusts fail
 }
 
 var errLostAnswer = errors.New("the answer was lost")
@@ -110,10 +128,7 @@ func (g *hookedGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, e
 	if err == nil {
 		g.taken.reach()
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err == nil && g.loseTakes > 0 {
-		g.loseTakes--
+	if err == nil && g.loseTake.CompareAndSwap(true, false) {
 		return taken, errLostAnswer
 	}
 	return taken, err
@@ -123,23 +138,11 @@ func (g *hookedGate) Take(ctx context.Context, d stock.Deduction) (stock.Take, e
 func (g *hookedGate) around(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 	if gate.ScriptName(cmds[0]) == "adjust" {
 		g.adjusting.reach()
-		if g.is(&g.noAdjust) {
+		if g.noAdjust.Load() {
 			return errLostAnswer
 		}
 	}
 	return run(ctx)
-}
-
-func (g *hookedGate) is(flag *bool) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return *flag
-}
-
-func (g *hookedGate) set(flag *bool, value bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	*flag = value
 }
 
 // hooked is an instance with hooks in its gate and its cutter.

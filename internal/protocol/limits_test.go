@@ -11,15 +11,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// sell sets the total and the rules of a product.
-func sell(t *testing.T, i *instance, set stock.Setting) {
-	t.Helper()
-	set.Kind = stock.Product
-	if _, _, err := i.SetStock(t.Context(), set); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // claimed returns how many units of the SKU the buyers hold.
 func (s *shop) claimed(t *testing.T, sku stock.SKU) (units int64) {
 	t.Helper()

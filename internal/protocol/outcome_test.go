@@ -27,9 +27,7 @@ func TestVanishedDuplicate(t *testing.T) {
 			$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'unique_violation'; END $$`,
 		`CREATE TRIGGER refuse BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.status = 'void') EXECUTE FUNCTION refuse()`,
 	} {
-		if err := s.sql.DB().Exec(statement).Error; err != nil {
-			t.Fatal(err)
-		}
+		s.exec(t, statement)
 	}
 	d := takeUnit(t, i, sku)
 	if o := i.ledger.Resolve(t.Context(), d.Deduction); !o.Unknown() {
@@ -114,8 +112,7 @@ func TestCommitInLimbo(t *testing.T) {
 							}
 							fault.Deliver()
 							testenv.Receive(t, "the server", fault.Done)
-							s.waitSettled(t, i, sku)
-							s.checkBalance(t, i.counter, sku, 0)
+							s.checkSettled(t, i, sku, 0)
 							return
 						}
 						answered := false
@@ -136,8 +133,7 @@ func TestCommitInLimbo(t *testing.T) {
 							t.Errorf("the COMMIT succeeded, but the request was answered %v", r.err)
 						}
 						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-						s.waitSettled(t, i, sku)
-						s.checkBalance(t, i.counter, sku, 1)
+						s.checkSettled(t, i, sku, 1)
 					})
 
 					t.Run("commits with its answer lost", func(t *testing.T) {
@@ -149,8 +145,7 @@ func TestCommitInLimbo(t *testing.T) {
 							t.Errorf("the COMMIT succeeded, but the request was answered %v after %q", r.err, injected)
 						}
 						mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-						s.waitSettled(t, i, sku)
-						s.checkBalance(t, i.counter, sku, 1)
+						s.checkSettled(t, i, sku, 1)
 					})
 
 					t.Run("never commits", func(t *testing.T) {
@@ -167,11 +162,9 @@ func TestCommitInLimbo(t *testing.T) {
 						if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 							t.Errorf("answered %+v, want busy: nothing was cut", r)
 						}
-						s.waitSettled(t, i, sku)
-						s.checkBalance(t, i.counter, sku, 0)
+						s.checkSettled(t, i, sku, 0)
 						mustPlace(t, i, withKey(oneUnit(sku), "never"+name))
-						s.waitSettled(t, i, sku)
-						s.checkBalance(t, i.counter, sku, 1)
+						s.checkSettled(t, i, sku, 1)
 					})
 					i.Close()
 				})

@@ -59,10 +59,8 @@ func TestPlace(t *testing.T) {
 		mustPlace(t, i, oneUnit(b))
 		mustRefuse(t, i, oneUnit(b), stock.ErrSoldOut)
 
-		s.waitSettled(t, i, a)
-		s.waitSettled(t, i, b)
-		s.checkBalance(t, i.counter, a, 5)
-		s.checkBalance(t, i.counter, b, 2)
+		s.checkSettled(t, i, a, 5)
+		s.checkSettled(t, i, b, 2)
 	})
 }
 
@@ -126,15 +124,11 @@ func TestKeys(t *testing.T) {
 		mustPlace(t, i, withKey(request(stock.Line{SKU: a, Quantity: 2}), k2))
 
 		// A replay shows the order as pending even after it was paid.
-		if err := s.sql.DB().Exec("UPDATE orders SET status = 'paid' WHERE id = ?", s.sql.Ledger().Dialect().UUID(first.ID)).Error; err != nil {
-			t.Fatal(err)
-		}
+		s.exec(t, "UPDATE orders SET status = 'paid' WHERE id = ?", s.sql.Dialect().UUID(first.ID))
 		replay(both())
 
-		s.waitSettled(t, i, a)
-		s.waitSettled(t, i, b)
-		s.checkBalance(t, i.counter, a, 5)
-		s.checkBalance(t, i.counter, b, 2)
+		s.checkSettled(t, i, a, 5)
+		s.checkSettled(t, i, b, 2)
 	})
 }
 
@@ -211,15 +205,13 @@ func TestCompensationOutlivesTheRequest(t *testing.T) {
 			answer := place(ctx, i.instance, oneUnit(sku))
 			testenv.Receive(t, "the take", reached)
 			cancel()
-			i.gate.mu.Lock()
-			i.gate.loseTakes = 1 // the answer to the take is lost too
-			i.gate.mu.Unlock()
+			i.gate.loseTake.Store(true) // the answer to the take is lost too
 			proceed()
 			if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrBusy) {
 				t.Errorf("answered %+v, want busy", r)
 			}
 		}
-		i.gate.loseTakes = 1
+		i.gate.loseTake.Store(true)
 		mustRefuse(t, i.instance, withKey(oneUnit(sku), "k"), stock.ErrBusy)
 		s.checkBalance(t, i.counter, sku, 0)
 		mustPlace(t, i.instance, withKey(oneUnit(sku), "k"))

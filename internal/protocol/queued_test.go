@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,22 +21,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// hookedJournal is a journal with a hook after an order was queued. It can keep its orders, claim
-// them early, or not claim them at all.
+// hookedJournal is a journal with a hook after an order was queued. It can keep its orders, or claim
+// them early.
 type hookedJournal struct {
 	async.Journal
-	queued     hook
-	keep       atomic.Bool // finished orders stay in the journal
-	claimsNone atomic.Bool
-	claimsAll  atomic.Bool // also claims orders that other consumers have just got
-	lose       atomic.Bool // loses the answer to an order that was queued
+	queued    hook
+	keep      atomic.Bool // finished orders stay in the journal
+	claimsAll atomic.Bool // also claims orders that other consumers have just got
+	lose      atomic.Bool // loses the answer to an order that was queued
 }
 
 func (j *hookedJournal) Claim(ctx context.Context, consumer string, limit int, idle time.Duration) ([]stock.Take, error) {
-	switch {
-	case j.claimsNone.Load():
-		return nil, nil
-	case j.claimsAll.Load():
+	if j.claimsAll.Load() {
 		idle = 0
 	}
 	return j.Journal.Claim(ctx, consumer, limit, idle)
@@ -85,24 +80,10 @@ func (s *shop) openQueueing(t *testing.T, set settings) queueing {
 	return q
 }
 
-// consume commits queued orders until stop is called.
-func consume(t *testing.T, i *instance) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running sync.WaitGroup
-	running.Go(func() { i.consumer.Run(ctx) })
-	stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
 // drain commits all queued orders.
 func drain(t *testing.T, i *instance) {
 	t.Helper()
-	stop := consume(t, i)
+	stop := testenv.Background(t, i.consumer.Run)
 	waitFinished(t, i)
 	stop()
 }
@@ -158,7 +139,7 @@ func TestQueuedOrder(t *testing.T) {
 		addStock(t, other, sku, 5)
 		reached, proceed := i.cutter.before.arm()
 		defer proceed()
-		consume(t, i.instance)
+		testenv.Background(t, i.consumer.Run)
 		first := mustQueue(t, i.instance, withKey(oneUnit(sku), "k"))
 		testenv.Receive(t, "the consumer", reached)
 
@@ -177,9 +158,8 @@ func TestQueuedOrder(t *testing.T) {
 		}
 		replayed := func() {
 			t.Helper()
-			o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
-			if err != nil || !replayed || !sameOrder(o, first) {
-				t.Errorf("answered %+v, then %+v (replayed %v, %v)", first, o, replayed, err)
+			if o := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); !sameOrder(o, first) {
+				t.Errorf("answered %+v, then %+v", first, o)
 			}
 			if _, _, err := i.Place(t.Context(), withKey(request(stock.Line{SKU: sku, Quantity: 2}), "k")); !errors.Is(err, order.ErrKeyReused) {
 				t.Errorf("other lines under the key: %v", err)
@@ -207,11 +187,10 @@ func TestQueuedOrder(t *testing.T) {
 		if err != nil || !o.CreatedAt.Equal(first.CreatedAt) || o.ExpiresAt.Sub(o.QueuedUntil) != time.Hour || len(o.History) != 2 || o.History[0].Status != order.Queued {
 			t.Errorf("%+v, %v", o, err)
 		}
-		if o, replayed, err := other.Place(t.Context(), withKey(oneUnit(sku), "k")); err != nil || !replayed || !sameOrder(o, first) {
-			t.Errorf("another instance replays %+v (%v, %v)", o, replayed, err)
+		if o := mustReplay(t, other, withKey(oneUnit(sku), "k")); !sameOrder(o, first) {
+			t.Errorf("another instance replays %+v", o)
 		}
-		s.waitSettled(t, other, sku)
-		s.checkBalance(t, other.counter, sku, 1)
+		s.checkSettled(t, other, sku, 1)
 	})
 }
 
@@ -231,14 +210,10 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 				queued = append(queued, mustQueue(t, i.instance, withKey(both, key+string(sku))))
 			}
 			// Redis loses the count, and an administrator removes one of the units.
-			if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
-				t.Fatal(err)
-			}
+			loseCount("")(t, s, i.instance, sku)
 			plain := s.open(t, settings{idle: true, strategy: queues, noGuard: noGuard})
 			addStock(t, plain, sku, 2)
-			stop := consume(t, i.instance)
-			waitFinished(t, i.instance)
-			stop()
+			drain(t, i.instance)
 			states := make(map[order.Status]int)
 			for _, o := range queued {
 				found, err := plain.Order(t.Context(), o.ID)
@@ -250,8 +225,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 			if states[order.Pending] != 2 || states[order.TurnedDown] != 1 {
 				t.Errorf("the orders ended as %v", states)
 			}
-			s.waitSettled(t, plain, sku)
-			s.checkBalance(t, plain.counter, sku, 2)
+			s.checkSettled(t, plain, sku, 2)
 			s.checkBalance(t, plain.counter, kept, 2)
 			addStock(t, plain, sku, 3)
 			for n, o := range queued {
@@ -263,9 +237,7 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 					t.Errorf("the key of the refused order %s leads to it", o.ID)
 				}
 			}
-			stop = consume(t, i.instance)
-			waitFinished(t, i.instance)
-			stop()
+			drain(t, i.instance)
 			s.checkBalance(t, plain.counter, sku, 3)
 			s.checkBalance(t, plain.counter, kept, 3)
 		}
@@ -306,8 +278,7 @@ func TestQueuedOrderIsVoid(t *testing.T) {
 			t.Errorf("the key leads to the refused order %s", next.ID)
 		}
 		drain(t, i.instance)
-		s.waitSettled(t, i.instance, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i.instance, sku, 1)
 	})
 }
 
@@ -327,10 +298,7 @@ func TestQueuedBehindAVoidOrder(t *testing.T) {
 		}
 		sweep(t, i.instance)
 		wantStatus(t, i.instance, lost.ID, order.Void)
-		reached, proceed := i.journal.queued.arm()
-		defer proceed()
-		first := place(t.Context(), i.instance, keyed)
-		testenv.Receive(t, "the journal", reached)
+		first, proceed := haltPlace(t, &i.journal.queued, i.instance, keyed)
 		again := mustReplay(t, i.instance, keyed)
 		proceed()
 		r := testenv.Receive(t, "the answer", first)
@@ -340,8 +308,7 @@ func TestQueuedBehindAVoidOrder(t *testing.T) {
 		drain(t, i.instance)
 		wantStatus(t, i.instance, again.ID, order.TurnedDown)
 		wantStatus(t, i.instance, r.order.ID, order.Pending)
-		s.waitSettled(t, i.instance, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i.instance, sku, 1)
 	})
 }
 
@@ -356,20 +323,13 @@ func TestQueuedTwinOfALiveOrder(t *testing.T) {
 		addStock(t, lua, sku, 2)
 		keyed := withKey(oneUnit(sku), string(sku))
 		probe := mustPlace(t, lua, keyed) // shows the key's first ID
-		if err := errors.Join(
-			s.sql.DB().Exec("UPDATE orders SET status = 'void' WHERE id = ?", s.sql.Dialect().UUID(probe.ID)).Error,
-			s.sql.DB().Exec("UPDATE stock SET available = available + 1 WHERE sku = ?", string(sku)).Error,
-		); err != nil {
-			t.Fatal(err)
-		}
+		s.exec(t, "UPDATE orders SET status = 'void' WHERE id = ?", s.sql.Dialect().UUID(probe.ID))
+		s.exec(t, "UPDATE stock SET available = available + 1 WHERE sku = ?", string(sku))
 		s.waitSettled(t, lua, sku)
 		live := mustPlace(t, lua, keyed)
 		s.waitSettled(t, lua, sku)
 		i := s.openQueueing(t, settings{noGuard: true})
-		reached, proceed := i.journal.queued.arm()
-		defer proceed()
-		first := place(t.Context(), i.instance, keyed)
-		testenv.Receive(t, "the journal", reached)
+		first, proceed := haltPlace(t, &i.journal.queued, i.instance, keyed)
 		if again := mustReplay(t, i.instance, keyed); !sameOrder(again, live) {
 			t.Errorf("the key was answered with %+v, then with %+v", live, again)
 		}
@@ -395,7 +355,7 @@ func TestQueueIsLost(t *testing.T) {
 		sweep(t, i.instance)
 		s.checkBalance(t, i.counter, sku, 0)
 		wantStatus(t, i.instance, o.ID, order.Void) // the void order is never shown
-		consume(t, i.instance)
+		testenv.Background(t, i.consumer.Run)
 		waitFinished(t, i.instance)
 		s.checkBalance(t, i.counter, sku, 0)
 	})
@@ -422,9 +382,8 @@ func TestQueuedTwinOfACommittedOrder(t *testing.T) {
 		first := mustPlace(t, plain, withKey(oneUnit(sku), "k"))
 		s.waitSettled(t, plain, sku)
 		i := s.openQueueing(t, settings{noGuard: true})
-		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
-		if err != nil || !replayed || !sameOrder(o, first) {
-			t.Errorf("answered %+v, then %+v (replayed %v, %v)", first, o, replayed, err)
+		if o := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); !sameOrder(o, first) {
+			t.Errorf("answered %+v, then %+v", first, o)
 		}
 		waitFinished(t, i.instance) // without a consumer
 		s.checkBalance(t, i.counter, sku, 1)
@@ -439,12 +398,9 @@ func TestFastConsumer(t *testing.T) {
 		i := s.openQueueing(t, settings{noGuard: true})
 		sku := newSKU("fast")
 		addStock(t, i.instance, sku, 2)
-		reached, proceed := i.journal.queued.arm()
-		defer proceed()
 		i.journal.keep.Store(true)
-		answer := place(t.Context(), i.instance, withKey(oneUnit(sku), "k"))
-		testenv.Receive(t, "the journal", reached)
-		consume(t, i.instance)
+		answer, proceed := haltPlace(t, &i.journal.queued, i.instance, withKey(oneUnit(sku), "k"))
+		testenv.Background(t, i.consumer.Run)
 		testenv.Await(t, "the order is committed", func() bool { return s.ledgerCounts(t, sku).sold == 1 })
 		proceed()
 		if r := testenv.Receive(t, "the answer", answer); r.err != nil || r.replayed || r.order.Status != order.Queued {
@@ -466,11 +422,10 @@ func TestLostQueueAnswer(t *testing.T) {
 		addStock(t, i.instance, sku, 2)
 		i.journal.lose.Store(true)
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrUnavailable)
-		o, replayed, err := i.Place(t.Context(), withKey(oneUnit(sku), "k"))
-		if err != nil || !replayed || o.Status != order.Queued { // the journal has the order
-			t.Errorf("answered %+v (replayed %v, %v)", o, replayed, err)
+		if o := mustReplay(t, i.instance, withKey(oneUnit(sku), "k")); o.Status != order.Queued { // the journal has the order
+			t.Errorf("answered %+v", o)
 		}
-		consume(t, i.instance)
+		testenv.Background(t, i.consumer.Run)
 		waitFinished(t, i.instance)
 		s.checkBalance(t, i.counter, sku, 2)
 	})
@@ -487,18 +442,16 @@ func TestCommittedBeforeARefill(t *testing.T) {
 		addStock(t, i.instance, refilled, 5)
 		addStock(t, i.instance, kept, 5)
 		i.journal.keep.Store(true)
-		stop := consume(t, i.instance)
+		stop := testenv.Background(t, i.consumer.Run)
 		o := mustQueue(t, i.instance, request(stock.Line{SKU: refilled, Quantity: 1}, stock.Line{SKU: kept, Quantity: 1}))
 		testenv.Await(t, "the order is committed", func() bool { return s.ledgerCounts(t, kept).sold == 1 })
 		stop()
-		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(refilled)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		loseCount("")(t, s, i.instance, refilled)
 		sweep(t, i.instance)
 		i.journal.keep.Store(false)
 		i.journal.claimsAll.Store(true)
 		next := s.open(t, settings{idle: true, strategy: queues, noGuard: true, change: func(built *assembly.Strategy) { built.Journal = i.journal }})
-		consume(t, next)
+		testenv.Background(t, next.consumer.Run)
 		waitFinished(t, next)
 		wantStatus(t, next, o.ID, order.Pending)
 		s.checkBalance(t, next.counter, refilled, 1)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -84,8 +83,7 @@ func TestYoungTakesAreLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		i.FinishTake(t.Context(), d, order.Committed())
-		s.waitSettled(t, i, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i, sku, 1)
 	})
 }
 
@@ -151,11 +149,7 @@ func TestRecoveryBehindALostMaster(t *testing.T) {
 		return recovered()
 	})
 	take()
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
-	running.Go(func() { i.Run(ctx) })
+	testenv.Background(t, i.Run)
 	testenv.Await(t, "the instance has recovered the takes", recovered)
 }
 
@@ -174,10 +168,7 @@ func TestSlowTwin(t *testing.T) {
 				other := s.open(t, settings{strategy: "lua", noGuard: test.lost, takeDeadline: immediateDeadline})
 				sku := newSKU("slow")
 				addStock(t, other, sku, 1)
-				reached, proceed := paused.gate.taken.arm()
-				defer proceed()
-				answer := place(t.Context(), paused.instance, withKey(oneUnit(sku), test.key))
-				testenv.Receive(t, "the take", reached)
+				answer, proceed := haltPlace(t, &paused.gate.taken, paused.instance, withKey(oneUnit(sku), test.key))
 				sweep(t, other) // records a void order and gives the unit back
 				if test.lost {
 					mustPlace(t, other, oneUnit(sku))
@@ -197,8 +188,7 @@ func TestSlowTwin(t *testing.T) {
 						t.Errorf("the key leads to %v, want %v", again.ID, r.order.ID)
 					}
 				}
-				s.waitSettled(t, other, sku)
-				s.checkBalance(t, other.counter, sku, 1)
+				s.checkSettled(t, other, sku, 1)
 			})
 		}
 	})

@@ -24,10 +24,7 @@ func TestTakeOutlivesRefill(t *testing.T) {
 			other := s.open(t, settings{strategy: "lua", noGuard: true})
 			sku := newSKU("outlives")
 			addStock(t, other, sku, left)
-			reached, proceed := paused.gate.taken.arm()
-			defer proceed()
-			answer := place(t.Context(), paused.instance, oneUnit(sku))
-			testenv.Receive(t, "the take", reached)
+			answer, proceed := haltPlace(t, &paused.gate.taken, paused.instance, oneUnit(sku))
 			if test.empty {
 				s.emptyGate(t)
 			} else {
@@ -42,8 +39,7 @@ func TestTakeOutlivesRefill(t *testing.T) {
 			case left == 2 && r.err != nil:
 				t.Errorf("answered %v, but a unit was left", r.err)
 			}
-			s.waitSettled(t, other, sku)
-			s.checkBalance(t, other.counter, sku, left)
+			s.checkSettled(t, other, sku, left)
 		}
 	})
 }
@@ -57,10 +53,7 @@ func TestCommitBeforeRefill(t *testing.T) {
 		other := s.open(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("before")
 		addStock(t, other, sku, 2)
-		reached, proceed := paused.cutter.after.arm()
-		defer proceed()
-		first := place(t.Context(), paused.instance, oneUnit(sku))
-		testenv.Receive(t, "the open transaction", reached)
+		first, proceed := haltPlace(t, &paused.cutter.after, paused.instance, oneUnit(sku))
 		s.emptyGate(t)
 		second := place(t.Context(), other, oneUnit(sku))
 		testenv.Await(t, "the refill waits for the row", func() bool { return s.waiting(t) > 0 })
@@ -71,8 +64,7 @@ func TestCommitBeforeRefill(t *testing.T) {
 			}
 		}
 		mustRefuse(t, other, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, other, sku)
-		s.checkBalance(t, other.counter, sku, 2)
+		s.checkSettled(t, other, sku, 2)
 	})
 }
 
@@ -119,8 +111,7 @@ func TestUnreadableCount(t *testing.T) {
 			t.Fatal(err)
 		}
 		mustPlace(t, i, oneUnit(sku))
-		s.waitSettled(t, i, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i, sku, 1)
 	}
 }
 

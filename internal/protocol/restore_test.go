@@ -38,8 +38,7 @@ func TestRestoredLedger(t *testing.T) {
 				addStock(t, i, sku, 6) // an addition with a number that the gate has had before
 				mustPlace(t, i, request(stock.Line{SKU: sku, Quantity: 6}))
 				mustRefuse(t, i, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, i, sku)
-				s.checkBalance(t, i.counter, sku, 6)
+				s.checkSettled(t, i, sku, 6)
 				i.Close()
 			})
 		}
@@ -64,9 +63,7 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 				if err := ready(t, old); !errors.Is(err, stock.ErrSuperseded) {
 					t.Fatal(err)
 				}
-				if err := s.sql.DB().Exec("UPDATE ledger SET generation = ?, layout = ?, beat = ?", row.Generation, row.Layout, row.Beat).Error; err != nil {
-					t.Fatal(err)
-				}
+				s.exec(t, "UPDATE ledger SET generation = ?, layout = ?, beat = ?", row.Generation, row.Layout, row.Beat)
 				for range 3 {
 					_, _ = i.Ready(t.Context()), old.Ready(t.Context())
 				}
@@ -77,8 +74,7 @@ func TestRestoredToAnotherLayout(t *testing.T) {
 					t.Errorf("the superseded instance: %v", err)
 				}
 				mustPlace(t, i, oneUnit(sku))
-				s.waitSettled(t, i, sku)
-				s.checkBalance(t, i.counter, sku, 1)
+				s.checkSettled(t, i, sku, 1)
 				old.Close()
 				i.Close()
 			})
@@ -106,9 +102,7 @@ func TestRowOfALaterGeneration(t *testing.T) {
 				last.Close()
 				// Restore an earlier generation. The instance that sold is closed already, so it
 				// cannot detect this.
-				if err := s.sql.DB().Exec("UPDATE ledger SET generation = ?", generation-2).Error; err != nil {
-					t.Fatal(err)
-				}
+				s.exec(t, "UPDATE ledger SET generation = ?", generation-2)
 				if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:generation").Err(); err != nil {
 					t.Fatal(err)
 				}
@@ -119,8 +113,7 @@ func TestRowOfALaterGeneration(t *testing.T) {
 					}
 				}
 				mustRefuse(t, next, oneUnit(sku), stock.ErrSoldOut)
-				s.waitSettled(t, next, sku)
-				s.checkBalance(t, next.counter, sku, 3)
+				s.checkSettled(t, next, sku, 3)
 			})
 		}
 	})
@@ -148,18 +141,9 @@ func (s *shop) backUp(t *testing.T, sku stock.SKU) (b backup) {
 // restore restores the backup, and deletes the lines and changes of the SKU.
 func (s *shop) restore(t *testing.T, sku stock.SKU, b backup) {
 	t.Helper()
-	db := s.sql.DB()
-	err := db.Exec("UPDATE stock SET total = ?, available = ?, epoch = ?, version = ?, changes = ? WHERE sku = ?",
-		b.row.Total, b.row.Available, b.row.Epoch, b.row.Version, b.row.Changes, string(sku)).Error
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, statement := range []string{"DELETE FROM order_lines WHERE sku = ?", "DELETE FROM outbox WHERE sku = ?"} {
-		if err := db.Exec(statement, string(sku)).Error; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := db.Exec("UPDATE ledger SET generation = ?, layout = ?, beat = ?", b.owner.Generation, b.owner.Layout, b.owner.Beat).Error; err != nil {
-		t.Fatal(err)
-	}
+	s.exec(t, "UPDATE stock SET total = ?, available = ?, epoch = ?, version = ?, changes = ? WHERE sku = ?",
+		b.row.Total, b.row.Available, b.row.Epoch, b.row.Version, b.row.Changes, string(sku))
+	s.exec(t, "DELETE FROM order_lines WHERE sku = ?", string(sku))
+	s.exec(t, "DELETE FROM outbox WHERE sku = ?", string(sku))
+	s.exec(t, "UPDATE ledger SET generation = ?, layout = ?, beat = ?", b.owner.Generation, b.owner.Layout, b.owner.Beat)
 }

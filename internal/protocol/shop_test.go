@@ -252,7 +252,7 @@ func (s *shop) open(t *testing.T, set settings) *instance {
 		t.Fatal(err)
 	}
 	if i.consumer != nil && !set.idle && !set.auditor {
-		consume(t, i)
+		testenv.Background(t, i.consumer.Run)
 	}
 	return i
 }
@@ -312,7 +312,14 @@ func (s *shop) assemble(db *sqltx.DB, built assembly.Strategy, set settings) *in
 // addStock sets the total of a product.
 func addStock(t *testing.T, s *instance, sku stock.SKU, units int64) {
 	t.Helper()
-	if _, _, err := s.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: units}); err != nil {
+	sell(t, s, stock.Setting{SKU: sku, Total: units})
+}
+
+// sell sets the total and the rules of a product.
+func sell(t *testing.T, i *instance, set stock.Setting) {
+	t.Helper()
+	set.Kind = stock.Product
+	if _, _, err := i.SetStock(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -452,6 +459,13 @@ func (s *shop) waitSettled(t *testing.T, i *instance, sku stock.SKU) {
 		}
 		return false
 	})
+}
+
+// checkSettled is checkBalance once no unit of the SKU is in flight at the instance's gate.
+func (s *shop) checkSettled(t *testing.T, i *instance, sku stock.SKU, sold int64) {
+	t.Helper()
+	s.waitSettled(t, i, sku)
+	s.checkBalance(t, i.counter, sku, sold)
 }
 
 // reply holds the results of Place.

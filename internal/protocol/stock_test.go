@@ -110,16 +110,15 @@ func TestAdditionOnce(t *testing.T) {
 			i := s.openHooked(t, settings{strategy: "lua"})
 			sku := newSKU("addition")
 			addStock(t, i.instance, sku, 1)
-			i.gate.set(&i.gate.noAdjust, true)
+			i.gate.noAdjust.Store(true)
 			addStock(t, i.instance, sku, 4) // committed, but not delivered to the gate
 			mustPlace(t, i.instance, oneUnit(sku))
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-			i.gate.set(&i.gate.noAdjust, false)
+			i.gate.noAdjust.Store(false)
 			sweep(t, i.instance)
 			mustPlace(t, i.instance, request(stock.Line{SKU: sku, Quantity: 3}))
 			mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-			s.waitSettled(t, i.instance, sku)
-			s.checkBalance(t, i.counter, sku, 4)
+			s.checkSettled(t, i.instance, sku, 4)
 		})
 		// undelivered returns an addition of 3 units to a new SKU with one. The ledger has committed it,
 		// but the gate has not got it.
@@ -127,9 +126,9 @@ func TestAdditionOnce(t *testing.T) {
 			t.Helper()
 			i, sku = s.openHooked(t, settings{strategy: "lua", noGuard: true}), newSKU("addition")
 			addStock(t, i.instance, sku, 1)
-			i.gate.set(&i.gate.noAdjust, true)
+			i.gate.noAdjust.Store(true)
 			addStock(t, i.instance, sku, 4)
-			i.gate.set(&i.gate.noAdjust, false)
+			i.gate.noAdjust.Store(false)
 			changes, _, err := i.ledger.Changes(t.Context(), sku, stock.Change{})
 			if err != nil || len(changes) != 1 {
 				t.Fatal(changes, err)
@@ -157,8 +156,7 @@ func TestAdditionOnce(t *testing.T) {
 			if err := i.counter.Adjust(t.Context(), change); err != nil { // delivered late
 				t.Fatal(err)
 			}
-			s.waitSettled(t, i.instance, sku)
-			s.checkBalance(t, i.counter, sku, 1)
+			s.checkSettled(t, i.instance, sku, 1)
 		})
 		t.Run("lost by the gate", func(t *testing.T) {
 			i, sku, change := undelivered(t)
@@ -219,11 +217,11 @@ func TestSweepsAtOnce(t *testing.T) {
 		for _, i := range both {
 			sweep(t, i.instance) // this sweep sees the difference for the first time
 		}
-		first.gate.set(&first.gate.noAdjust, true)
+		first.gate.noAdjust.Store(true)
 		for total := int64(2); total <= 5; total++ {
 			addStock(t, first.instance, added, total)
 		}
-		first.gate.set(&first.gate.noAdjust, false)
+		first.gate.noAdjust.Store(false)
 		var sweeping sync.WaitGroup
 		var deliver []func()
 		for _, i := range both {
@@ -267,10 +265,7 @@ func TestShrinkAndTake(t *testing.T) {
 		i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("shrink")
 		addStock(t, i.instance, sku, 3)
-		reached, proceed := i.gate.taken.arm()
-		defer proceed()
-		answer := place(t.Context(), i.instance, request(stock.Line{SKU: sku, Quantity: 2}))
-		testenv.Receive(t, "the take", reached)
+		answer, proceed := haltPlace(t, &i.gate.taken, i.instance, request(stock.Line{SKU: sku, Quantity: 2}))
 		if _, _, err := i.SetStock(t.Context(), stock.Setting{SKU: sku, Kind: stock.Product, Total: 1}); !errors.Is(err, stock.ErrBelowSold) {
 			t.Errorf("shrinking below the units in flight: %v, want %v", err, stock.ErrBelowSold)
 		}
@@ -278,17 +273,13 @@ func TestShrinkAndTake(t *testing.T) {
 		if r := testenv.Receive(t, "the answer", answer); r.err != nil {
 			t.Error(r.err)
 		}
-		reached, proceed = i.gate.taken.arm()
-		defer proceed()
-		set := settingTotal(t, i.instance, sku, 2)
-		testenv.Receive(t, "the administrator's take", reached)
+		set, proceed := halt(t, &i.gate.taken, func() <-chan error { return settingTotal(t, i.instance, sku, 2) })
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
 		proceed()
 		if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
 			t.Error(err)
 		}
-		s.waitSettled(t, i.instance, sku)
-		s.checkBalance(t, i.instance.counter, sku, 2)
+		s.checkSettled(t, i.instance, sku, 2)
 	})
 }
 
@@ -322,10 +313,7 @@ func TestShrink_AnswerLost(t *testing.T) {
 			defer i.Close()
 			sku := newSKU("shrink")
 			addStock(t, i.instance, sku, 5)
-			reached, proceed := i.gate.taken.arm()
-			defer proceed()
-			set := settingTotal(t, i.instance, sku, 2)
-			testenv.Receive(t, "the administrator's take", reached)
+			set, proceed := halt(t, &i.gate.taken, func() <-chan error { return settingTotal(t, i.instance, sku, 2) })
 			w.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
 			proceed()
 			if err := testenv.Receive(t, "the administrator's answer", set); err != nil {
@@ -334,8 +322,7 @@ func TestShrink_AnswerLost(t *testing.T) {
 			if _, injected := w.Disarm(); len(injected) != 1 {
 				t.Errorf("injected %q", injected)
 			}
-			s.waitSettled(t, i.instance, sku)
-			s.checkBalance(t, i.counter, sku, 0)
+			s.checkSettled(t, i.instance, sku, 0)
 			if b := s.ledgerCounts(t, sku); b.total != 2 {
 				t.Errorf("%+v", b)
 			}
@@ -351,10 +338,7 @@ func TestShrinkIsSeen(t *testing.T) {
 		paused, planned := s.openOptimistic(t)
 		sku := newSKU("shrunk")
 		addStock(t, paused, sku, 1)
-		reached, proceed := planned.arm()
-		defer proceed()
-		answer := place(t.Context(), paused, oneUnit(sku))
-		testenv.Receive(t, "the read of the stock row", reached)
+		answer, proceed := haltPlace(t, planned, paused, oneUnit(sku))
 		addStock(t, paused, sku, 0)
 		proceed()
 		if r := testenv.Receive(t, "the answer", answer); !errors.Is(r.err, stock.ErrSoldOut) {
@@ -372,10 +356,7 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 		i := s.openHooked(t, settings{strategy: "lua", noGuard: true})
 		sku := newSKU("shrink")
 		addStock(t, i.instance, sku, 3)
-		reached, proceed := i.gate.taken.arm()
-		defer proceed()
-		set := settingTotal(t, i.instance, sku, 1)
-		testenv.Receive(t, "the administrator's take", reached)
+		set, proceed := halt(t, &i.gate.taken, func() <-chan error { return settingTotal(t, i.instance, sku, 1) })
 		s.emptyGate(t)
 		mustPlace(t, i.instance, oneUnit(sku)) // refills
 		proceed()
@@ -383,7 +364,6 @@ func TestShrinkOutlivesRefill(t *testing.T) {
 			t.Error(err)
 		}
 		mustRefuse(t, i.instance, oneUnit(sku), stock.ErrSoldOut)
-		s.waitSettled(t, i.instance, sku)
-		s.checkBalance(t, i.counter, sku, 1)
+		s.checkSettled(t, i.instance, sku, 1)
 	})
 }

@@ -120,6 +120,14 @@ func TestBrokenCalls(t *testing.T) {
 	}
 }
 
+// flush makes Redis lose its scripts.
+func flush(t *testing.T, s *shop) {
+	t.Helper()
+	if err := s.redis.ScriptFlush(t.Context()).Err(); err != nil {
+		t.Error(err)
+	}
+}
+
 // breaking breaks a call that do makes, and returns its name, or "" if there are fewer calls. If do
 // does not wait as long as its context lasts, it must end before.
 func (s *shop) breaking(t *testing.T, n int, kind faults.Kind, waits bool, do func(ctx context.Context, s *shop) error) (broken string, err error) {
@@ -140,11 +148,6 @@ func (s *shop) breaking(t *testing.T, n int, kind faults.Kind, waits bool, do fu
 // must be reported, and the instance must be able to serve after another try.
 func TestBrokenTakeover(t *testing.T) {
 	t.Parallel()
-	flush := func(t *testing.T, s *shop) {
-		if err := s.redis.ScriptFlush(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
 	restore := func(t *testing.T, s *shop) { s.exec(t, "UPDATE ledger SET beat = 0") }
 	changed := func(_ *testing.T, s *shop) { s.StoreChanged() }
 	raised := func(t *testing.T, s *shop) { s.exec(t, "UPDATE ledger SET generation = generation + 1") }
@@ -263,11 +266,6 @@ func TestBrokenTakeover(t *testing.T) {
 // TestRefillMeetsAnother checks a refill if an event happens just before one of its calls.
 func TestRefillMeetsAnother(t *testing.T) {
 	t.Parallel()
-	flush := func(t *testing.T, s *shop) {
-		if err := s.redis.ScriptFlush(t.Context()).Err(); err != nil {
-			t.Error(err)
-		}
-	}
 	raise := func(t *testing.T, s *shop) ledger.StockRow {
 		row, err := s.ledger.RaiseEpoch(t.Context(), "lost", s.row(t, "lost").Epoch, 0)
 		if err != nil {

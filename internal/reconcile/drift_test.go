@@ -204,11 +204,10 @@ func TestSecondLook(t *testing.T) {
 					t.Errorf("refilled %v", l.raises)
 				}
 				if test.inFlight > 0 && test.recorded == test.inFlight { // records account for all units, so they are not read again before the pause is over
-					var log logged
-					r.logTo(&log)
+					log := r.logged()
 					gate.unlisted = true
-					if step(false); log.warnings() != "" {
-						t.Errorf("logged %q", log.warnings())
+					if step(false); log.String() != "" {
+						t.Errorf("logged %q", log.String())
 					}
 				}
 			})
@@ -236,8 +235,7 @@ func TestManyInFlight(t *testing.T) {
 				gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, InFlight: int64(test.inFlight)}
 				gate.redis.counts["other"] = stock.Level{SKU: "other", Filled: true, Epoch: epoch, Available: 9}
 				gate.redis.inFlight = slices.Repeat([]stock.Take{takeOf("a", epoch)}, test.recorded)
-				var log logged
-				r.logTo(&log)
+				log := r.logged()
 				for range 2 {
 					if _, err := r.compareNext(t.Context()); err != nil {
 						t.Error(err)
@@ -247,7 +245,7 @@ func TestManyInFlight(t *testing.T) {
 				if !slices.Equal(l.raises, test.refilled) {
 					t.Errorf("refilled %v, want %v", l.raises, test.refilled)
 				}
-				if w := log.warnings(); strings.Contains(w, "too many takes") != (test.recorded == maxCounted) {
+				if w := log.String(); strings.Contains(w, "too many takes") != (test.recorded == maxCounted) {
 					t.Errorf("logged %s", w)
 				}
 			})
@@ -327,13 +325,12 @@ func TestSecondLookFails(t *testing.T) {
 		gate.redis.counts["a"] = stock.Level{SKU: "a", Filled: true, Epoch: epoch, Available: 7, InFlight: 3}
 		step := func(unlisted, refilled bool) {
 			t.Helper()
-			var log logged
-			r.logTo(&log)
+			log := r.logged()
 			gate.unlisted = unlisted
 			if _, err := r.compareNext(t.Context()); err != nil || len(l.raises) > 0 != refilled {
 				t.Errorf("refilled %v, %v; want refilled %v", l.raises, err, refilled)
 			}
-			if w := log.warnings(); strings.Contains(w, "looking again") != unlisted {
+			if w := log.String(); strings.Contains(w, "looking again") != unlisted {
 				t.Errorf("logged %q", w)
 			}
 			time.Sleep(sweepPause)

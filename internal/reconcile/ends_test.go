@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestSuperseded checks that an instance whose stock another layout has taken over reports that,
@@ -29,8 +30,7 @@ func TestSuperseded(t *testing.T) {
 	t.Parallel()
 	row := &ownerRow{}
 	r, _, l := started(t, row)
-	var log logged
-	r.logTo(&log)
+	log := r.logged()
 	work := 0
 	l.onDeliver, l.onPage = func() { work++ }, func() { work++ }
 	row.owner.Layout = "other"
@@ -39,14 +39,14 @@ func TestSuperseded(t *testing.T) {
 		return r.PrepareRetry(ctx, stock.ErrNoGeneration)
 	}} {
 		r.generations.superseded.Store(false)
-		log.text.Reset()
+		log.Take()
 		for range 2 {
 			if err := call(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if n := strings.Count(log.warnings(), "has taken over the stock"); n != 1 {
-			t.Errorf("%s: %d lines of %s", name, n, log.warnings())
+		if n := strings.Count(log.String(), "has taken over the stock"); n != 1 {
+			t.Errorf("%s: %d lines of %s", name, n, log.String())
 		}
 		if err := r.Usable(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
 			t.Errorf("usable after %s: %v", name, err)
@@ -199,28 +199,13 @@ func TestHungCalls(t *testing.T) {
 	}
 }
 
-// slowGate takes a second to say whether scripts are loaded.
-type slowGate struct{ *fakeGate }
-
-func (slowGate) Loaded(ctx context.Context) (bool, error) {
-	select {
-	case <-time.After(time.Second): // in a bubble
-		return true, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-}
-
 // TestCheckEnds checks that a caller of a check does not wait longer than its context lasts, which
 // does not end the check for other callers, and that stopped checks log no failure.
 func TestCheckEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newReconcilerOf(slowGate{newGate(newRedis())}, newLedger(&ownerRow{}))
-		defer r.Close()
-		if err := r.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		r, gate, _ := started(t, &ownerRow{})
+		gate.onMark = answering(time.Second, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		first := make(chan error, 1)
@@ -232,33 +217,13 @@ func TestCheckEnds(t *testing.T) {
 		if err := <-first; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ready: %v", err)
 		}
-		var log logged
-		r.logTo(&log)
+		log := r.logged()
 		ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if r.keepChecking(ctx); log.warnings() != "" {
-			t.Errorf("logged %s", log.warnings())
+		if r.keepChecking(ctx); log.String() != "" {
+			t.Errorf("logged %s", log.String())
 		}
 		time.Sleep(time.Minute) // until the check has ended
-	})
-}
-
-// TestClockUnknown checks that an instance that does not know the database's clock is not ready.
-func TestClockUnknown(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(&ownerRow{})
-		l.on = failing("ClockKnown")
-		r := newReconciler(newGate(newRedis()), l)
-		defer r.Close()
-		if err := errors.Join(r.Start(t.Context()), r.Ready(t.Context())); !errors.Is(err, errUnreachable) {
-			t.Errorf("ready: %v", err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), checkPause/2)
-		defer cancel()
-		if r.keepChecking(ctx); value(t, r.metrics.ready) != 0 {
-			t.Error("the metric says that it is ready")
-		}
 	})
 }
 
@@ -513,28 +478,17 @@ func TestRechecksRemain(t *testing.T) {
 	}
 }
 
-// logged is a log that tests read.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) warnings() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // logTo makes the instance log its warnings.
-func (r *Reconciler) logTo(to *logged) {
+func (r *Reconciler) logTo(to *testenv.Buffer) {
 	log := slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	r.log, r.jobs.log, r.generations.log = log, log, log
+}
+
+// logged makes the instance log its warnings to a new buffer.
+func (r *Reconciler) logged() *testenv.Buffer {
+	log := new(testenv.Buffer)
+	r.logTo(log)
+	return log
 }
 
 // TestQuiet checks that two working instances log no warning, even while they stop, and that an
@@ -544,7 +498,7 @@ func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		row, store, jobs := &ownerRow{}, newRedis(), &fakeJobs{}
 		var (
-			log  logged
+			log  testenv.Buffer
 			runs sync.WaitGroup
 		)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -562,56 +516,29 @@ func TestQuiet(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		cancel()
 		runs.Wait()
-		if w := log.warnings(); w != "" {
+		if w := log.String(); w != "" {
 			t.Errorf("logged %s", w)
 		}
 	})
-}
-
-// stuckJobs is a table of jobs whose calls answer when their context ends.
-type stuckJobs struct {
-	JobLedger
-	claim, renew bool // which calls are stuck
-}
-
-func (s stuckJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
-	if s.claim {
-		<-ctx.Done()
-		return ledger.Job{}, ctx.Err()
-	}
-	return s.JobLedger.ClaimJob(ctx, name, holder)
-}
-
-func (s stuckJobs) RenewJob(ctx context.Context, held ledger.Job) error {
-	if s.renew {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return s.JobLedger.RenewJob(ctx, held)
 }
 
 // TestQuietStop checks that a job that is stopped during a call or a step logs no
 // failure.
 func TestQuietStop(t *testing.T) {
 	t.Parallel()
-	for name, table := range map[string]stuckJobs{
-		"claim": {JobLedger: &fakeJobs{}, claim: true},
-		"renew": {JobLedger: &fakeJobs{}, renew: true},
-		"step":  {JobLedger: &fakeJobs{}},
-	} {
+	for _, silent := range []string{"claim", "renew", "the step"} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReconciler(nil, newLedger(&ownerRow{}))
-			var log logged
-			r.logTo(&log)
-			r.jobs.ledger = table
+			log := r.logged()
+			r.jobs.ledger = silentJobs{&fakeJobs{}, func(call string) bool { return call == silent }}
 			ctx, cancel := context.WithTimeout(t.Context(), renewPause+jobCallTimeout/4)
 			defer cancel()
 			r.jobs.run(ctx, "job", func(ctx context.Context, _ ledger.Job) (time.Duration, error) {
 				<-ctx.Done()
 				return 0, ctx.Err()
 			}, func() {})
-			if w := log.warnings(); w != "" {
-				t.Errorf("stopped during a %s: %s", name, w)
+			if w := log.String(); w != "" {
+				t.Errorf("stopped during %s: %s", silent, w)
 			}
 		})
 	}
@@ -689,8 +616,7 @@ func TestUncounted(t *testing.T) {
 			{"RefundsDue", 5, 777, "counting the payments that are due back to their buyers failed"},
 			{"", 5, 5, ""},
 		} {
-			var log logged
-			r.logTo(&log)
+			log := r.logged()
 			l.on = failing(step.broken)
 			if _, err := e.step(t.Context(), ledger.Job{}); err != nil {
 				t.Error(err)
@@ -698,7 +624,7 @@ func TestUncounted(t *testing.T) {
 			if due, refunds := value(t, r.metrics.backlog), value(t, r.metrics.refundsDue); due != step.due || refunds != step.refunds {
 				t.Errorf("%q: %v due, %v refunds, want %v and %v", step.broken, due, refunds, step.due, step.refunds)
 			}
-			if w := log.warnings(); !strings.Contains(w, step.log) || (w == "") != (step.log == "") {
+			if w := log.String(); !strings.Contains(w, step.log) || (w == "") != (step.log == "") {
 				t.Errorf("%q: logged %q, want %q", step.broken, w, step.log)
 			}
 			if n = 5; step.broken == "" {
@@ -715,8 +641,7 @@ func TestJobLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &fakeJobs{}
 		r := newReconciler(nil, newLedger(&ownerRow{}))
-		var log logged
-		r.logTo(&log)
+		log := r.logged()
 		r.jobs.ledger = table
 		ctx, cancel := context.WithTimeout(t.Context(), renewPause+renewPause/2)
 		defer cancel()
@@ -728,7 +653,7 @@ func TestJobLost(t *testing.T) {
 			ended = time.Since(start)
 			return 0, ctx.Err()
 		}, func() {})
-		if w := log.warnings(); ended != renewPause || !strings.Contains(w, "another instance has claimed") || strings.Contains(w, "failed") {
+		if w := log.String(); ended != renewPause || !strings.Contains(w, "another instance has claimed") || strings.Contains(w, "failed") {
 			t.Errorf("stopped after %v, logged %s", ended, w)
 		}
 	})
@@ -781,24 +706,18 @@ func TestFailuresAreLogged(t *testing.T) {
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			gate, l := newGate(newRedis()), newLedger(&ownerRow{})
+			r, gate, l := started(t, &ownerRow{})
 			gate.scan = func(_ context.Context, cursor string) ([]stock.Take, string, error) {
 				if cursor == "" {
 					return nil, "more", errors.New("first step")
 				}
 				return nil, "", errors.New("last step")
 			}
-			r := newReconcilerOf(gate, l)
-			defer r.Close()
-			if err := r.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			var log logged
-			r.logTo(&log)
+			log := r.logged()
 			ctx, cancel := context.WithTimeout(t.Context(), renewPause+renewPause/2)
 			defer cancel()
 			do(ctx, r, gate, l)
-			if w := log.warnings(); !strings.Contains(w, want) {
+			if w := log.String(); !strings.Contains(w, want) {
 				t.Errorf("logged %q, want %q", w, want)
 			}
 		})

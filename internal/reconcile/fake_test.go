@@ -381,6 +381,18 @@ func (g *fakeGate) Level(_ context.Context, skus ...stock.SKU) ([]stock.Level, e
 	return levels, err
 }
 
+// answering returns a hook that answers with err after a while, or when its context ends.
+func answering(after time.Duration, err error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-time.After(after): // in a bubble
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 // newReconciler returns an instance's reconciler. gate is nil if there is none.
 func newReconciler(gate *fakeGate, l Ledger) *Reconciler {
 	var c Counter

@@ -108,12 +108,7 @@ func TestStoreChangesDuringARaise(t *testing.T) {
 	for _, during := range []string{"raise", "load"} {
 		t.Run(during, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-				r := newReconciler(gate, l)
-				defer r.Close()
-				if err := r.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r, gate, l := started(t, &ownerRow{})
 				generation := l.Generation()
 				r.StoreChanged()
 				if during == "raise" {
@@ -156,15 +151,14 @@ func TestRestoredBelowTheMark(t *testing.T) {
 		"Start": func(r *Reconciler) error { return r.Start(t.Context()) },
 	} {
 		r, gate, l := started(t, &ownerRow{})
-		var log logged
-		r.logTo(&log)
+		log := r.logged()
 		mark := l.Generation() + 3 // of an instance that raised the generation before the restore
 		gate.redis.mark.Generation = mark
 		if err := take(r); err != nil || l.Generation() != mark+1 || gate.redis.mark.Generation != mark+1 {
 			t.Errorf("%s: generation %d, mark %+v, %v; want generation %d", name, l.Generation(), gate.redis.mark, err, mark+1)
 		}
-		if name == "Ready" && !strings.Contains(log.warnings(), "was restored from a backup") {
-			t.Errorf("logged %q", log.warnings())
+		if name == "Ready" && !strings.Contains(log.String(), "was restored from a backup") {
+			t.Errorf("logged %q", log.String())
 		}
 	}
 }
@@ -219,6 +213,16 @@ func (f *fleet) together(do func(g *generations)) {
 	calls.Wait()
 }
 
+// startAll starts all instances at once.
+func (f *fleet) startAll(t *testing.T) {
+	t.Helper()
+	f.together(func(g *generations) {
+		if err := g.start(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // sell does what orders do, until the instance uses the ledger's generation and its scripts are
 // loaded.
 func (f *fleet) sell(t *testing.T, g *generations) {
@@ -253,11 +257,7 @@ func TestSlowLoad(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(12, test.answer, test.load)
-				f.together(func(g *generations) {
-					if err := g.start(t.Context()); err != nil {
-						t.Error(err)
-					}
-				})
+				f.startAll(t)
 				if n := f.generation(); n != 1 {
 					t.Errorf("the starts raised the generation %d times, want once", n)
 				}
@@ -279,11 +279,7 @@ func TestLostAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(2, 0, 0)
-		f.together(func(g *generations) {
-			if err := g.start(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
+		f.startAll(t)
 		f.flush()
 		generation, start := f.generation(), time.Now()
 		if err := f.all[1].follow(t.Context(), generation); err != nil { // the first instance has raised the generation
@@ -302,9 +298,7 @@ func TestUnansweredLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, 0, 0)
 		g, gate := f.all[0], f.gates[0]
-		if err := g.start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		f.startAll(t)
 		f.flush()
 		gate.onLoaded = func() error { return errUnreachable }
 		for range 10 {
@@ -329,9 +323,7 @@ func TestLoadsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, 0, 0)
 		g, gate := f.all[0], f.gates[0]
-		if err := g.start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		f.startAll(t)
 		f.flush()
 		gate.onLoad = func() error { return errUnreachable }
 		start := time.Now()

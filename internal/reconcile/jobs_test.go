@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // fakeJobs is the ledger's table of jobs in memory, with the methods that expiry needs. It follows
@@ -128,7 +129,7 @@ func (t *fakeJobs) RefundsDue(ctx context.Context, _ int) (int, time.Duration, e
 }
 
 func (t *fakeJobs) MeasureClock(ctx context.Context) error { return t.called(ctx, "MeasureClock") }
-func (t *fakeJobs) KeepClock(context.Context)              {}
+func (t *fakeJobs) KeepClock(ctx context.Context)          { _ = t.called(ctx, "KeepClock") }
 func (t *fakeJobs) ClockKnown() error                      { return t.called(context.Background(), "ClockKnown") }
 
 // runner is an instance that runs a job.
@@ -147,20 +148,12 @@ func startRunner(t *testing.T, table JobLedger) *runner {
 		ledger: table, holder: newHolder(), barred: &r.barred, log: slog.New(slog.DiscardHandler),
 		metrics: newJobMetrics(promauto.With(nil)),
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
+	r.stop = testenv.Background(t, func(ctx context.Context) {
 		r.run(ctx, "job", func(_ context.Context, held ledger.Job) (time.Duration, error) {
 			r.steps <- held
 			return 10 * time.Millisecond, nil
 		}, func() {})
-	}()
-	r.stop = func() {
-		cancel()
-		<-stopped
-	}
-	t.Cleanup(r.stop)
+	})
 	return r
 }
 
@@ -176,34 +169,41 @@ func (r *runner) taken() (steps []ledger.Job) {
 	}
 }
 
-// dead is a table of jobs for a killed instance: its calls have no effect, and get no answer.
-type dead struct {
+// silentJobs is a table of jobs that does not answer some calls. They have no effect, and return when
+// their contexts end.
+type silentJobs struct {
 	JobLedger
-	killed atomic.Bool
+	silent func(call string) bool
 }
 
-func (d *dead) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
-	if d.killed.Load() {
-		<-ctx.Done()
-		return ledger.Job{}, ctx.Err()
+// hang waits until ctx ends if the call is not answered.
+func (s silentJobs) hang(ctx context.Context, call string) error {
+	if !s.silent(call) {
+		return nil
 	}
-	return d.JobLedger.ClaimJob(ctx, name, holder)
+	<-ctx.Done()
+	return ctx.Err()
 }
 
-func (d *dead) RenewJob(ctx context.Context, j ledger.Job) error {
-	if d.killed.Load() {
-		<-ctx.Done()
-		return ctx.Err()
+func (s silentJobs) ClaimJob(ctx context.Context, name, holder string) (ledger.Job, error) {
+	if err := s.hang(ctx, "claim"); err != nil {
+		return ledger.Job{}, err
 	}
-	return d.JobLedger.RenewJob(ctx, j)
+	return s.JobLedger.ClaimJob(ctx, name, holder)
 }
 
-func (d *dead) ReleaseJob(ctx context.Context, j ledger.Job) error {
-	if d.killed.Load() {
-		<-ctx.Done()
-		return ctx.Err()
+func (s silentJobs) RenewJob(ctx context.Context, j ledger.Job) error {
+	if err := s.hang(ctx, "renew"); err != nil {
+		return err
 	}
-	return d.JobLedger.ReleaseJob(ctx, j)
+	return s.JobLedger.RenewJob(ctx, j)
+}
+
+func (s silentJobs) ReleaseJob(ctx context.Context, j ledger.Job) error {
+	if err := s.hang(ctx, "release"); err != nil {
+		return err
+	}
+	return s.JobLedger.ReleaseJob(ctx, j)
 }
 
 // TestJobHandover checks how soon another instance takes over a job, and that the first does not
@@ -212,19 +212,18 @@ func TestJobHandover(t *testing.T) {
 	t.Parallel()
 	const poll = claimPause + claimPause/4
 	for name, test := range map[string]struct {
-		end    func(r *runner, d *dead)
+		end    func(r *runner, killed *atomic.Bool)
 		within time.Duration
 	}{
-		"it stops":                  {func(r *runner, _ *dead) { r.stop() }, poll},
-		"another layout takes over": {func(r *runner, _ *dead) { r.barred.Store(true) }, poll + 10*time.Millisecond},
-		"it can no longer renew":    {func(_ *runner, d *dead) { d.killed.Store(true) }, ledger.JobLease + poll},
+		"it stops":                  {func(r *runner, _ *atomic.Bool) { r.stop() }, poll},
+		"another layout takes over": {func(r *runner, _ *atomic.Bool) { r.barred.Store(true) }, poll + 10*time.Millisecond},
+		"it can no longer renew":    {func(_ *runner, killed *atomic.Bool) { killed.Store(true) }, ledger.JobLease + poll},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				table := &fakeJobs{}
-				d := &dead{JobLedger: table}
-				first := startRunner(t, d)
+				table, killed := &fakeJobs{}, new(atomic.Bool)
+				first := startRunner(t, silentJobs{table, func(string) bool { return killed.Load() }})
 				time.Sleep(time.Second)
 				second := startRunner(t, table)
 				time.Sleep(time.Minute)
@@ -234,7 +233,7 @@ func TestJobHandover(t *testing.T) {
 				if n := len(second.taken()); n != 0 {
 					t.Errorf("the other instance took %d steps", n)
 				}
-				test.end(first, d)
+				test.end(first, killed)
 				time.Sleep(test.within + 100*time.Millisecond) // a renewal may have been under way
 				steps := second.taken()
 				if len(steps) == 0 {
@@ -302,8 +301,7 @@ func TestJobStepsFail(t *testing.T) {
 				table fakeJobs
 			)
 			r := newReconciler(newGate(newRedis()), newLedger(&ownerRow{}))
-			var log logged
-			r.logTo(&log)
+			log := r.logged()
 			r.jobs.ledger = &table
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()
@@ -323,7 +321,7 @@ func TestJobStepsFail(t *testing.T) {
 			if idle < 2 { // the last time is the end
 				t.Error("not idle while another instance had the job")
 			}
-			if w := log.warnings(); strings.Contains(w, "a job failed") != errors.Is(failure, errUnreachable) {
+			if w := log.String(); strings.Contains(w, "a job failed") != errors.Is(failure, errUnreachable) {
 				t.Errorf("after %v, logged %q", failure, w)
 			}
 		})

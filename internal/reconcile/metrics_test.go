@@ -14,43 +14,33 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestStoresUp checks the metrics that say whether the instance is ready, and which
-// store does not answer. A check that failed must be logged; one of stock that another layout has
-// taken over did not fail.
+// TestStoresUp checks whether the instance is ready, and the metrics that say so and name the store
+// that does not answer. A check that failed must be logged; one of stock that another layout has
+// taken over did not fail. An instance must find that out even if its gate does not answer.
 func TestStoresUp(t *testing.T) {
 	t.Parallel()
-	unanswered := func(after time.Duration) func(context.Context) error {
-		return func(ctx context.Context) error {
-			select {
-			case <-time.After(after): // in a bubble
-			case <-ctx.Done():
-			}
-			return errUnreachable
-		}
-	}
 	for name, test := range map[string]struct {
 		broken              func(l *fakeLedger, g *fakeGate)
 		ready, ledger, gate float64
+		err                 error // why the instance is not ready
 	}{
-		"all is well":                  {func(*fakeLedger, *fakeGate) {}, 1, 1, 1},
-		"the ledger does not answer":   {func(l *fakeLedger, _ *fakeGate) { l.on = failing("Beat") }, 0, 0, 1},
-		"the gate does not answer":     {func(_ *fakeLedger, g *fakeGate) { g.onMark = unanswered(0) }, 0, 1, 0},
-		"the gate is frozen":           {func(_ *fakeLedger, g *fakeGate) { g.onMark = unanswered(time.Hour) }, 0, 1, 0},
-		"neither of the two answers":   {func(l *fakeLedger, g *fakeGate) { l.on, g.onMark = failing("Beat"), unanswered(0) }, 0, 0, 0},
-		"another layout has the stock": {func(l *fakeLedger, _ *fakeGate) { l.shared.owner.Layout = "other" }, 0, 1, 1},
+		"all is well":                  {func(*fakeLedger, *fakeGate) {}, 1, 1, 1, nil},
+		"the ledger does not answer":   {func(l *fakeLedger, _ *fakeGate) { l.on = failing("Beat") }, 0, 0, 1, errUnreachable},
+		"the gate does not answer":     {func(_ *fakeLedger, g *fakeGate) { g.onMark = answering(0, errUnreachable) }, 0, 1, 0, errUnreachable},
+		"the gate is frozen":           {func(_ *fakeLedger, g *fakeGate) { g.onMark = answering(time.Hour, nil) }, 0, 1, 0, context.DeadlineExceeded},
+		"neither of the two answers":   {func(l *fakeLedger, g *fakeGate) { l.on, g.onMark = failing("Beat"), answering(0, errUnreachable) }, 0, 0, 0, errUnreachable},
+		"another layout has the stock": {func(l *fakeLedger, _ *fakeGate) { l.shared.owner.Layout = "other" }, 0, 1, 1, stock.ErrSuperseded},
+		"another layout has the stock, and the gate does not answer": {func(l *fakeLedger, g *fakeGate) {
+			l.shared.owner.Layout, g.onMark = "other", answering(0, errUnreachable)
+		}, 0, 1, 0, stock.ErrSuperseded},
+		"the clock is unknown": {func(l *fakeLedger, _ *fakeGate) { l.on = failing("ClockKnown") }, 0, 1, 1, errUnreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, g := newLedger(&ownerRow{}), newGate(newRedis())
+				r, g, l := started(t, &ownerRow{})
 				l.on = func(ctx context.Context, _ string) error { return ctx.Err() }
-				r := newReconcilerOf(g, l)
-				defer r.Close()
-				if err := r.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				var log logged
-				r.logTo(&log)
+				log := r.logged()
 				check := func(ready, ledger, gate float64) {
 					t.Helper()
 					if got := value(t, r.metrics.ready); got != ready {
@@ -71,28 +61,15 @@ func TestStoresUp(t *testing.T) {
 				test.broken(l, g)
 				checking(checkTimeout + checkPause/2)
 				check(test.ready, test.ledger, test.gate)
-				if w, up := log.warnings(), test.ledger == 1 && test.gate == 1; strings.Contains(w, "checking the stores failed") == up {
+				failed := test.ledger+test.gate < 2 && !errors.Is(test.err, stock.ErrSuperseded)
+				if w := log.String(); strings.Contains(w, "checking the stores failed") != failed {
 					t.Errorf("logged %q", w)
+				}
+				if err := r.Ready(t.Context()); !errors.Is(err, test.err) {
+					t.Errorf("ready: %v, want %v", err, test.err)
 				}
 			})
 		})
-	}
-}
-
-// TestSuperseded_GateAway checks that an instance finds out that its stock was taken over even if its gate
-// does not answer.
-func TestSuperseded_GateAway(t *testing.T) {
-	t.Parallel()
-	l, g := newLedger(&ownerRow{}), newGate(newRedis())
-	r := newReconcilerOf(g, l)
-	defer r.Close()
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	g.onMark = func(context.Context) error { return errUnreachable }
-	l.shared.owner.Layout = "other"
-	if err := r.Ready(t.Context()); !errors.Is(err, stock.ErrSuperseded) {
-		t.Errorf("ready: %v", err)
 	}
 }
 
@@ -149,12 +126,10 @@ func TestComparisonSums(t *testing.T) {
 // TestOutboxChanges checks that the additions that the gate cannot accept are counted.
 func TestOutboxChanges(t *testing.T) {
 	t.Parallel()
-	l, g := newLedger(&ownerRow{}), newGate(newRedis())
+	r, g, l := started(t, &ownerRow{})
 	l.outbox = []stock.Change{
 		{SKU: "a", Number: 1}, {SKU: "a", Number: 2}, {SKU: "b", Number: 1}, {SKU: "c", Number: 1}, {SKU: "c", Number: 2},
 	}
-	r := newReconcilerOf(g, l)
-	defer r.Close()
 	for _, test := range []struct {
 		filled stock.SKU
 		want   float64

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestBringToGate brings two additions to the gate, in the order of their commits or not, while
@@ -48,7 +49,7 @@ func TestBringToGate(t *testing.T) {
 					err = test.before(s)
 				}
 				var (
-					log  logged
+					log  testenv.Buffer
 					mu   sync.Mutex
 					made []string
 				)
@@ -71,7 +72,7 @@ func TestBringToGate(t *testing.T) {
 				if err != nil || !slices.Equal(made, test.calls) {
 					t.Errorf("the calls %q, want %q; %v", made, test.calls, err)
 				}
-				if logged := log.warnings(); (logged == "") != (test.log == "") || !strings.Contains(logged, test.log) {
+				if logged := log.String(); (logged == "") != (test.log == "") || !strings.Contains(logged, test.log) {
 					t.Errorf("logged %q, want %q", logged, test.log)
 				}
 				if err := errors.Join(s.Deliver(t.Context(), ""), s.PrepareRetry(t.Context(), stock.ErrNotFilled, "a"), s.Deliver(t.Context(), "")); err != nil {
@@ -119,69 +120,52 @@ func TestBringToGate_TwoSKUs(t *testing.T) {
 	})
 }
 
-// TestDeliver_OneFails checks that after an unanswered addition, later ones to its SKU wait for the
-// next delivery. Otherwise each of them would wait for a frozen server, and the gap would cost a
-// refill. Other SKUs must not wait.
-func TestDeliver_OneFails(t *testing.T) {
+// TestDeliver_GoesOn lets the gate not answer the first addition. Later additions to its SKU must
+// wait for a later delivery: each of them would wait for a frozen server, and the gap would cost a
+// refill. Other SKUs must not wait. If the time of a delivery has ended, the next one must begin with
+// the following SKU, because a SKU on a dead master of a cluster could keep all later SKUs from
+// delivery. It must not begin between two additions to one SKU. The third begins with the first SKU
+// again.
+func TestDeliver_GoesOn(t *testing.T) {
 	t.Parallel()
-	inShop(t, func(t *testing.T, s *shop) {
-		for _, sku := range []stock.SKU{"a", "b"} {
-			for _, units := range []int64{20, 1, 2} {
-				s.add(t, sku, units)
-			}
-		}
-		deliver := func(fails bool, a, b int64) {
-			t.Helper()
-			err := s.Deliver(t.Context(), "")
-			levels, readErr := s.counter.Level(t.Context(), "a", "b")
-			if readErr != nil || (err != nil) != fails || levels[0].Available != a || levels[1].Available != b {
-				t.Errorf("delivered: %v; the gate has %+v, %v; want %d of a, %d of b", err, levels, readErr, a, b)
-			}
-		}
-		var before int64
-		if row, err := s.ledger.Row(t.Context(), "a"); err == nil {
-			before = row.Epoch
-		}
-		s.calls.start(2, faults.Refused) // the first adjustment
-		deliver(true, 20, 23)
-		s.calls.stop()
-		deliver(false, 23, 23)
-		if row, err := s.ledger.Row(t.Context(), "a"); err != nil || row.Epoch != before {
-			t.Errorf("refilled to %+v, %v; the epoch was %d", row, err, before)
-		}
-	})
-}
-
-// TestDeliverAll_GoesOn ends the time of a delivery while the gate does not answer for one SKU. The
-// next delivery must begin with the following SKU. Otherwise a SKU on a dead master of a cluster
-// could keep all later SKUs from delivery. A delivery must not begin between two additions to one
-// SKU, because that would cost a refill. The third delivery must begin with the first SKU again.
-func TestDeliverAll_GoesOn(t *testing.T) {
-	t.Parallel()
-	inShop(t, func(t *testing.T, s *shop) {
-		for _, sku := range []stock.SKU{"a", "b"} {
-			for _, units := range []int64{20, 1, 2} {
-				s.add(t, sku, units)
-			}
-		}
-		before := s.row(t, "a").Epoch
-		deliver := func(ends bool, a, b int64) {
-			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), sweepTimeout)
-			defer cancel()
+	type step struct {
+		fails bool
+		a, b  int64 // units at the gate afterwards
+	}
+	for name, test := range map[string]struct {
+		kind    faults.Kind
+		deliver func(ctx context.Context, s *shop) error
+		steps   []step
+	}{
+		"Deliver": {faults.Refused, func(ctx context.Context, s *shop) error { return s.Deliver(ctx, "") }, []step{{true, 20, 23}, {false, 23, 23}}},
+		"deliverAll": {faults.Hung, func(ctx context.Context, s *shop) error {
 			_, err := s.deliverAll(ctx)
-			levels, readErr := s.counter.Level(t.Context(), "a", "b")
-			if readErr != nil || (err != nil) != ends || levels[0].Available != a || levels[1].Available != b {
-				t.Errorf("delivered: %v; the gate has %+v, %v; want %d of a, %d of b", err, levels, readErr, a, b)
-			}
-		}
-		s.calls.start(2, faults.Hung) // the first adjustment
-		deliver(true, 20, 20)
-		s.calls.stop()
-		deliver(false, 20, 23)
-		deliver(false, 23, 23)
-		if row := s.row(t, "a"); row.Epoch != before {
-			t.Errorf("refilled to %+v; the epoch was %d", row, before)
-		}
-	})
+			return err
+		}, []step{{true, 20, 20}, {false, 20, 23}, {false, 23, 23}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inShop(t, func(t *testing.T, s *shop) {
+				for _, sku := range []stock.SKU{"a", "b"} {
+					for _, units := range []int64{20, 1, 2} {
+						s.add(t, sku, units)
+					}
+				}
+				before := s.row(t, "a").Epoch
+				s.calls.start(2, test.kind) // the first adjustment
+				for n, want := range test.steps {
+					ctx, cancel := context.WithTimeout(t.Context(), sweepTimeout)
+					err := test.deliver(ctx, s)
+					cancel()
+					s.calls.stop()
+					levels, readErr := s.counter.Level(t.Context(), "a", "b")
+					if readErr != nil || (err != nil) != want.fails || levels[0].Available != want.a || levels[1].Available != want.b {
+						t.Errorf("delivery %d: %v; the gate has %+v, %v; want %+v", n+1, err, levels, readErr, want)
+					}
+				}
+				if row := s.row(t, "a"); row.Epoch != before {
+					t.Errorf("refilled to %+v; the epoch was %d", row, before)
+				}
+			})
+		})
+	}
 }

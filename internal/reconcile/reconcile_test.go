@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestSweepPause checks that the pause between two rounds of a loop grows with their
@@ -27,27 +28,16 @@ func TestSweepPause(t *testing.T) {
 	} {
 		t.Run(test.length.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				gate, l := newGate(newRedis()), newLedger(&ownerRow{})
-				r := newReconciler(gate, l)
-				if err := r.Start(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r, _, l := started(t, &ownerRow{})
 				var starts, ends []time.Time
 				l.onPage = func() {
 					starts = append(starts, time.Now())
 					time.Sleep(test.length)
 					ends = append(ends, time.Now())
 				}
-				ctx, cancel := context.WithCancel(t.Context())
-				stopped := make(chan struct{})
-				go func() {
-					defer close(stopped)
-					r.keepComparing(ctx)
-				}()
+				stop := testenv.Background(t, r.keepComparing)
 				time.Sleep(20 * (test.length + test.longest))
-				cancel()
-				<-stopped
-				r.Close()
+				stop()
 				if len(starts) < 20 {
 					t.Errorf("only %d sweeps", len(starts))
 				}
@@ -92,17 +82,8 @@ func TestOneInstanceSweeps(t *testing.T) {
 			if err := r.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			stopped := make(chan struct{})
-			go func() {
-				defer close(stopped)
-				r.Run(ctx)
-			}()
-			stops[n] = func() {
-				cancel()
-				<-stopped
-				r.Close()
-			}
+			defer r.Close()
+			stops[n] = testenv.Background(t, r.Run)
 			time.Sleep(time.Second)
 		}
 		time.Sleep(20 * time.Second)
@@ -120,41 +101,26 @@ func TestOneInstanceSweeps(t *testing.T) {
 	})
 }
 
-// runLedger and runGate count the calls that Run makes for its work.
-type (
-	runLedger struct {
-		*fakeLedger
-		clocks int
-	}
-	runGate struct {
-		*fakeGate
-		scans int
-	}
-)
-
-func (l *runLedger) KeepClock(ctx context.Context) {
-	l.clocks++
-	<-ctx.Done()
-}
-
-func (g *runGate) ScanInFlight(ctx context.Context, olderThan time.Duration, cursor string) ([]stock.Take, string, error) {
-	g.scans++
-	return g.fakeGate.ScanInFlight(ctx, olderThan, cursor)
-}
-
 // TestRun checks that Run checks the stores about once a second, does each kind of its work, and
 // returns once its context has ended.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		row := &ownerRow{}
-		gate, l := &runGate{fakeGate: newGate(newRedis())}, &runLedger{fakeLedger: newLedger(row)}
-		r := newReconcilerOf(gate, l)
-		if err := r.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		before, sweeps, batches := row.owner.Beat, 0, 0
+		r, gate, l := started(t, row)
+		before, sweeps, batches, clocks, scans := row.owner.Beat, 0, 0, 0, 0
 		l.onDeliver = func() { sweeps++ }
+		l.on = func(ctx context.Context, call string) error {
+			if call == "KeepClock" {
+				clocks++
+				<-ctx.Done()
+			}
+			return nil
+		}
+		gate.scan = func(context.Context, string) ([]stock.Take, string, error) {
+			scans++
+			return nil, "", nil
+		}
 		l.expire = func(ledger.Job, int) (ledger.Expiry, error) {
 			batches++
 			return ledger.Expiry{}, nil
@@ -174,8 +140,8 @@ func TestRun(t *testing.T) {
 		if sweeps < 4 || sweeps > 8 {
 			t.Errorf("%d sweeps, want 4 to 8", sweeps)
 		}
-		if l.clocks != 1 || gate.scans < 4 || batches < 4 || len(gate.given) != 1 {
-			t.Errorf("kept the clock %d times, looked %d times for takes in flight, and expired %d batches; gave back %v", l.clocks, gate.scans, batches, gate.given)
+		if clocks != 1 || scans < 4 || batches < 4 || len(gate.given) != 1 {
+			t.Errorf("kept the clock %d times, looked %d times for takes in flight, and expired %d batches; gave back %v", clocks, scans, batches, gate.given)
 		}
 		if gate.redis.mark.Beat != row.owner.Beat || gate.redis.mark.Generation != l.Generation() {
 			t.Errorf("the mark is %+v, the owner %+v", gate.redis.mark, row.owner)

@@ -48,8 +48,7 @@ func TestGuardRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, gate, l := started(t, &ownerRow{})
-		var log logged
-		r.logTo(&log)
+		log := r.logged()
 		epoch, err := l.Generation().Renew()
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +87,7 @@ func TestGuardRefusals(t *testing.T) {
 		if len(gate.given) != 6 || value(t, r.metrics.guardRefusals) != 6 {
 			t.Errorf("%d takes were given back, %v guard refusals are counted, want 6", len(gate.given), value(t, r.metrics.guardRefusals))
 		}
-		if w := log.warnings(); strings.Count(w, "refilling") != 2 || !strings.Contains(w, "sku=a gate=7 in_flight=0 ledger=3") {
+		if w := log.String(); strings.Count(w, "refilling") != 2 || !strings.Contains(w, "sku=a gate=7 in_flight=0 ledger=3") {
 			t.Errorf("logged %q, want both refills", w)
 		}
 		time.Sleep(time.Second)

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestOneStuckTake checks that an open take that cannot be ended does not keep others from being
@@ -32,28 +33,13 @@ func TestOneStuckTake(t *testing.T) {
 		other := takeOf("other", 1)
 		r.leaveOpen(&openTake{takeOf("stuck", 1), false})
 		r.leaveOpen(&openTake{other, false})
-		stop := keepEnding(t, r)
+		stop := testenv.Background(t, r.endOpenTakes)
 		time.Sleep(10 * openTakePause)
 		stop()
 		if !slices.Equal(gate.given, []uuid.UUID{other.TakeID}) {
 			t.Errorf("gave back %v, want %v", gate.given, other.TakeID)
 		}
 	})
-}
-
-// keepEnding ends open takes until stop is called.
-func keepEnding(t *testing.T, r *Reconciler) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		r.endOpenTakes(ctx)
-	}()
-	return func() {
-		cancel()
-		<-ended
-	}
 }
 
 // TestOpenTakeIsRetried checks that a take that could not be ended is tried again, with pauses,
@@ -109,7 +95,7 @@ func TestOpenTakeIsRetried(t *testing.T) {
 							t.Fatalf("the request tried %d times, want 1", len(tries))
 						}
 					}
-					stop := keepEnding(t, r)
+					stop := testenv.Background(t, r.endOpenTakes)
 					time.Sleep(time.Minute)
 					stop()
 					r.Close()
@@ -152,7 +138,7 @@ func TestPauseStartsAgain(t *testing.T) {
 		}
 		r := newReconciler(gate, newLedger(&ownerRow{}))
 		defer r.Close()
-		defer keepEnding(t, r)()
+		defer testenv.Background(t, r.endOpenTakes)()
 		end := func(failures int) (took time.Duration) {
 			gate.mu.Lock()
 			fails, gate.tries = failures, nil

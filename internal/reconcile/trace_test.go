@@ -64,14 +64,9 @@ func TestTraces(t *testing.T) {
 func TestTraces_Names(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
-	l, gate := newLedger(&ownerRow{}), newGate(newRedis())
+	r, gate, l := started(t, &ownerRow{})
 	l.outbox = []stock.Change{{SKU: "a", Number: 1}}
 	gate.scan = func(context.Context, string) ([]stock.Take, string, error) { return nil, "", errUnreachable }
-	r := newReconcilerOf(gate, l)
-	defer r.Close()
-	if err := r.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	r.tracer = tracing.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), true)
 	l.rows["a"] = ledger.StockRow{SKU: "a"} // the gate has no count of it
 	_, scanErr := r.recoverNext(t.Context(), "")

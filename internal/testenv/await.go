@@ -1,8 +1,10 @@
 package testenv
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -68,6 +70,21 @@ func Receive[V any](t T, what string, from <-chan V) (v V) {
 		t.Fatalf("waited %v: %s", Patience, what)
 	}
 	return v
+}
+
+// Background runs do in a goroutine. stop ends the context of do, and waits until do has returned.
+// The test calls it at its end at the latest.
+func Background(t T, do func(ctx context.Context)) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { do(ctx) })
+	stop = func() {
+		cancel()
+		running.Wait()
+	}
+	t.Cleanup(stop)
+	return stop
 }
 
 // Dither sleeps for up to 5 ms. It stands for the work of a client or of the holder of a

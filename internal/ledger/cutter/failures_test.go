@@ -1,16 +1,13 @@
 package cutter_test
 
 import (
-	"database/sql"
 	"errors"
-	"net/url"
 	"testing"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -22,18 +19,7 @@ func TestFailures(t *testing.T) {
 	errRefused := errors.New("the statement is refused")
 	dbURL := testenv.SQLite(t)
 	s := storetest.Migrated(t, dbURL)
-	pool, err := s.DB().DB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	u, err := url.Parse(dbURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := faults.NewDriver(pool.Driver(), "file:"+u.Path, map[faults.Kind]error{faults.BadValue: errRefused})
-	faulty := sql.OpenDB(d)
-	t.Cleanup(func() { _ = faulty.Close() })
-	db := sqltx.New(store.OverSQLite(s.DB(), faulty), sqltx.SQLite)
+	db, _, d := storetest.FaultySQLite(t, dbURL, "", map[faults.Kind]error{faults.BadValue: errRefused})
 
 	first, _ := stock.Generation(1).Epochs()
 	for sku, limit := range map[string]int{"plain": 0, "other": 0, "parted": 0, "limited": 3, "counting": 3} {

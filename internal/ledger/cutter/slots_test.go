@@ -53,19 +53,7 @@ func TestSlots(t *testing.T) {
 			}
 			cut := func(c cutter.Cutter, takes []stock.Take) error {
 				t.Helper()
-				p := plan(c, takes)
-				var refused error
-				err := db.Transact(t.Context(), func(tx *sqltx.Tx) error {
-					decisions, err := p.Cut(t.Context(), tx)
-					if err == nil {
-						refused = decisions[0].Reason()
-					}
-					return err
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return refused
+				return (&unitSale{db: db}).sellGroup(t, 1, c, takes)[0].Reason()
 			}
 			whole := func(tx *sqltx.Tx, p cutter.Plan) {
 				t.Helper()
@@ -189,24 +177,15 @@ func TestSlots_ChangedMeanwhile(t *testing.T) {
 			},
 		} {
 			s.lay(t, 2)
-			sale, holder, asking := s.begin(t), s.begin(t), s.begin(t)
-			if d, err := s.cut(t.Context(), sale, c, 1); err != nil || !d.Taken() {
-				t.Fatalf("the first sale: %v, %v", d, err)
-			}
-			if err := sale.Commit(); err != nil {
-				t.Fatal(err)
-			}
+			holder, asking := s.begin(t), s.begin(t)
+			s.mustSell(t, c, 1)
 			if _, err := s.db.Exec(t.Context(), "UPDATE stock SET available = 1 WHERE sku = ?", string(s.sku)); err != nil {
 				t.Fatal(err)
 			}
 			if err := change(holder); err != nil {
 				t.Fatal(err)
 			}
-			answered := make(chan error, 1)
-			go func() {
-				d, err := s.cut(t.Context(), asking, c, 1)
-				answered <- errors.Join(err, d.Reason())
-			}()
+			answered := s.cutLater(t, asking, c, 1)
 			testenv.Await(t, "the sale waits for the slot", func() bool { return s.someoneLocks(t, "stock_parts") })
 			if err := holder.Commit(); err != nil {
 				t.Fatal(err)
@@ -227,14 +206,8 @@ func TestSlots_DividedMeanwhile(t *testing.T) {
 		c := cutter.Slots(2)
 		s.lay(t, 10)
 		first, second := s.begin(t), s.begin(t)
-		if d, err := s.cut(t.Context(), first, c, 1); err != nil || !d.Taken() {
-			t.Fatalf("the first sale: %v, %v", d.Reason(), err)
-		}
-		sold := make(chan error, 1)
-		go func() {
-			d, err := s.cut(t.Context(), second, c, 1)
-			sold <- errors.Join(err, d.Reason())
-		}()
+		s.mustCut(t, first, c, 1)
+		sold := s.cutLater(t, second, c, 1)
 		testenv.Await(t, "the second sale waits for the first", func() bool { return s.someoneLocks(t, "stock") || s.someoneLocks(t, "stock_parts") })
 		if err := first.Commit(); err != nil {
 			t.Fatal(err)

@@ -21,11 +21,9 @@ func TestUnitRows_HeldUnits(t *testing.T) {
 	onServers(t, func(t *testing.T, s *unitSale) {
 		for _, end := range []string{"sold", "returned", "wait failed"} {
 			s.lay(t, 4)
-			s.mustSell(t, 1) // the pool has the other three
+			s.mustSell(t, cutter.UnitRows(), 1) // the pool has the other three
 			holder := s.begin(t)
-			if d, err := s.cut(t.Context(), holder, cutter.UnitRows(), 2); err != nil || !d.Taken() {
-				t.Fatalf("holding two units: %v, %v", d, err)
-			}
+			s.mustCut(t, holder, cutter.UnitRows(), 2)
 			answered := make(chan error, 1)
 			asking, other := s.begin(t), cutter.UnitRows()
 			if _, err := s.cut(t.Context(), asking, other, 2); !errors.Is(err, cutter.ErrConflict) {
@@ -85,20 +83,18 @@ func TestUnitRows_Refill(t *testing.T) {
 	onServers(t, func(t *testing.T, s *unitSale) {
 		const total = 2500
 		s.lay(t, total)
-		s.mustSell(t, 1)
+		s.mustSell(t, cutter.UnitRows(), 1)
 		s.rows(t, 1000)
 		holder := s.begin(t)
-		if d, err := s.cut(t.Context(), holder, cutter.UnitRows(), 1); err != nil || !d.Taken() {
-			t.Fatalf("holding a unit: %v, %v", d, err)
-		}
-		s.mustSell(t, 999)
+		s.mustCut(t, holder, cutter.UnitRows(), 1)
+		s.mustSell(t, cutter.UnitRows(), 999)
 		s.rows(t, 1)
-		s.mustSell(t, 1) // refills while another sale holds a row
+		s.mustSell(t, cutter.UnitRows(), 1) // refills while another sale holds a row
 		s.rows(t, 1000)
 		holder.Rollback()
 		s.left(t, total-1001)
-		s.mustSell(t, 1000)
-		s.mustSell(t, 499)
+		s.mustSell(t, cutter.UnitRows(), 1000)
+		s.mustSell(t, cutter.UnitRows(), 499)
 		s.left(t, 0)
 		s.rows(t, 0)
 	})
@@ -112,22 +108,13 @@ func TestUnitRows_TwoRefills(t *testing.T) {
 		s.lay(t, 10)
 		first, second := s.refilling(t), s.refilling(t)
 		holder, other := s.begin(t), s.begin(t)
-		if d, err := s.cut(t.Context(), holder, first, 1); err != nil || !d.Taken() {
-			t.Fatalf("the first refill: %v, %v", d, err)
-		}
-		answered := make(chan error, 1)
-		go func() {
-			d, err := s.cut(t.Context(), other, second, 1)
-			if err == nil && d.Taken() {
-				err = other.Commit()
-			}
-			answered <- errors.Join(err, d.Reason())
-		}()
+		s.mustCut(t, holder, first, 1)
+		answered := s.cutLater(t, other, second, 1)
 		testenv.Await(t, "the second refill waits for the stock row", func() bool { return s.someoneLocks(t, "stock") })
 		if err := holder.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-answered; err != nil {
+		if err := errors.Join(<-answered, other.Commit()); err != nil {
 			t.Fatal(err)
 		}
 		s.left(t, 8)
@@ -140,24 +127,16 @@ func TestUnitRows_RefilledByAnother(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, s *unitSale) {
 		s.lay(t, 3)
-		c := s.refilling(t) // there is no pool yet
-		s.mustSell(t, 1)    // creates the pool, and the stock row has no unit left
-		sale := s.begin(t)
-		if d, err := s.cut(t.Context(), sale, c, 1); err != nil || !d.Taken() {
-			t.Fatalf("the first sale: %v, %v", d, err)
-		}
-		if err := sale.Commit(); err != nil {
-			t.Fatal(err)
-		}
+		c := s.refilling(t)                 // there is no pool yet
+		s.mustSell(t, cutter.UnitRows(), 1) // creates the pool, and the stock row has no unit left
+		s.mustSell(t, c, 1)
 		holder := s.begin(t)
 		var n int64
 		if err := holder.QueryRow(t.Context(), []any{&n}, "SELECT available FROM stock WHERE sku = ?"+s.db.Dialect().RowLock(), string(s.sku)); err != nil {
 			t.Fatal(err)
 		}
-		sale = s.begin(t)
-		if d, err := s.cut(t.Context(), sale, c, 1); err != nil || !d.Taken() {
-			t.Fatalf("a sale while the stock row is held: %v, %v", d, err)
-		}
+		sale := s.begin(t)
+		s.mustCut(t, sale, c, 1)
 		if err := sale.Commit(); err != nil {
 			t.Fatal(err)
 		}
@@ -278,8 +257,7 @@ func (s *unitSale) begin(t *testing.T) *sqltx.Tx {
 }
 
 func (s *unitSale) cut(ctx context.Context, tx *sqltx.Tx, c cutter.Cutter, units int64) (cutter.Decision, error) {
-	take := stock.Take{Deduction: stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "b", Lines: []stock.Line{{SKU: s.sku, Quantity: units}}}}
-	plan, err := c.Plan(ctx, s.db, 0, []stock.Take{take})
+	plan, err := c.Plan(ctx, s.db, 0, taking(stock.Line{SKU: s.sku, Quantity: units}))
 	if err != nil {
 		return cutter.Decision{}, err
 	}
@@ -290,24 +268,29 @@ func (s *unitSale) cut(ctx context.Context, tx *sqltx.Tx, c cutter.Cutter, units
 	return decisions[0], nil
 }
 
-// mustSell sells units in one order.
-func (s *unitSale) mustSell(t *testing.T, units int64) {
+// mustCut is cut for units that must be taken.
+func (s *unitSale) mustCut(t *testing.T, tx *sqltx.Tx, c cutter.Cutter, units int64) {
 	t.Helper()
-	c := cutter.UnitRows()
-	for {
-		tx := s.begin(t)
+	if d, err := s.cut(t.Context(), tx, c, units); err != nil || !d.Taken() {
+		t.Fatalf("taking %d units: %v, %v", units, d.Reason(), err)
+	}
+}
+
+// cutLater is cut in a goroutine. The channel receives why the units are not taken, or nil.
+func (s *unitSale) cutLater(t *testing.T, tx *sqltx.Tx, c cutter.Cutter, units int64) <-chan error {
+	answered := make(chan error, 1)
+	go func() {
 		d, err := s.cut(t.Context(), tx, c, units)
-		if errors.Is(err, cutter.ErrConflict) {
-			tx.Rollback()
-			continue
-		}
-		if err != nil || !d.Taken() {
-			t.Fatalf("selling %d units: %v, %v", units, d.Reason(), err)
-		}
-		if err := tx.Commit(); err != nil {
-			t.Fatal(err)
-		}
-		return
+		answered <- errors.Join(err, d.Reason())
+	}()
+	return answered
+}
+
+// mustSell sells units in one order.
+func (s *unitSale) mustSell(t *testing.T, c cutter.Cutter, units int64) {
+	t.Helper()
+	if d := s.sellGroup(t, 0, c, taking(stock.Line{SKU: s.sku, Quantity: units})); !d[0].Taken() {
+		t.Fatalf("selling %d units: %v", units, d[0].Reason())
 	}
 }
 

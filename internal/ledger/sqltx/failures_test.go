@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"syscall"
 	"testing"
 
@@ -14,7 +14,6 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -55,14 +54,9 @@ func TestLostConnection(t *testing.T) {
 			dbURL := testenv.SQLite(t)
 			s := storetest.Migrated(t, dbURL)
 			insertStock(t, s.Ledger(), "a")
-			u, err := url.Parse(dbURL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := faults.NewDriver(connections(t, s).Driver(), "file:"+u.Path, nil)
-			faulty := sql.OpenDB(d)
+			db, faulty, d := storetest.FaultySQLite(t, dbURL, "", nil)
 			d.Arm(faults.Fault{Kind: faults.Refused, Nth: n})
-			committed, err := write(t.Context(), sqltx.New(store.OverSQLite(s.DB(), faulty), sqltx.SQLite))
+			committed, err := write(t.Context(), db)
 			_, faults := d.Disarm()
 			injected = len(faults) > 0
 			if injected != errors.Is(err, io.ErrUnexpectedEOF) || injected == committed {
@@ -72,12 +66,7 @@ func TestLostConnection(t *testing.T) {
 			if rows == 1 != committed {
 				t.Errorf("%s: committed %v after %v, and there are %d rows", name, committed, faults, rows)
 			}
-			if inUse := faulty.Stats().InUse; inUse != 0 {
-				t.Errorf("%s: %d connections are in use after %v", name, inUse, faults)
-			}
-			if err := faulty.Close(); err != nil {
-				t.Error(err)
-			}
+			noneInUse(t, faulty, fmt.Sprint(name, faults))
 			if n > 10 {
 				t.Fatalf("%s never ends without a fault", name)
 			}
@@ -108,9 +97,7 @@ func TestNothingIsBegun(t *testing.T) {
 		if rows := one[int](t, db, "SELECT COUNT(*) FROM stock"); rows != 1 {
 			t.Errorf("there are %d rows, want 1", rows)
 		}
-		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-			t.Errorf("%d connections are in use", inUse)
-		}
+		noneInUse(t, s.Pool(), "the end")
 	})
 }
 
@@ -144,13 +131,6 @@ func TestRefusedStatements(t *testing.T) {
 					return refused
 				})
 			},
-			"the number of rows": func() error {
-				committed, err := commitIf(t.Context(), db, down, 2, inserting("b"))
-				if committed || err != nil {
-					t.Errorf("too few rows: committed %v, %v", committed, err)
-				}
-				return refused
-			},
 		} {
 			if err := write(); err == nil || name == "an argument of no type" && sqltx.IsStatementError(err) { // the statement was not sent
 				t.Errorf("%s: %v", name, err)
@@ -158,9 +138,7 @@ func TestRefusedStatements(t *testing.T) {
 			if total := one[int](t, db, "SELECT total FROM stock WHERE sku = 'a'"); total != 10 {
 				t.Errorf("%s: the total is %d", name, total)
 			}
-			if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-				t.Errorf("%s: %d connections are in use", name, inUse)
-			}
+			noneInUse(t, s.Pool(), name)
 		}
 	})
 }
@@ -192,9 +170,7 @@ func TestTransactionIsOver(t *testing.T) {
 			if err := tx.Commit(); !errors.Is(err, sql.ErrTxDone) || errors.Is(err, sqltx.ErrUnknownOutcome) {
 				t.Errorf("Commit after %s: %v", name, err)
 			}
-			if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-				t.Errorf("%d connections are in use after %s", inUse, name)
-			}
+			noneInUse(t, s.Pool(), name)
 		}
 	})
 }
@@ -228,9 +204,7 @@ func TestQueryRow(t *testing.T) {
 	if err := db.QueryRow(t.Context(), []any{&n}, "SELECT 'text'"); err == nil {
 		t.Error("a text was read as a number")
 	}
-	if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-		t.Errorf("%d connections are in use", inUse)
-	}
+	noneInUse(t, s.Pool(), "the end")
 	pg := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	if err := pg.QueryRow(t.Context(), []any{&n}, "SELECT 1 / (2 - n) FROM generate_series(1, 2) AS n"); !sqltx.IsStatementError(err) {
 		t.Errorf("the second row fails: %v", err)

@@ -19,7 +19,7 @@ import (
 // as one text only if the driver interpolates the arguments.
 func TestTexts_OnlyWithInterpolation(t *testing.T) {
 	for query, want := range map[string]bool{"": true, "?interpolateParams=false": false} {
-		conn, err := connections(t, storetest.SQL(t, testenv.MariaDB(t)+query)).Conn(t.Context())
+		conn, err := storetest.SQL(t, testenv.MariaDB(t)+query).Pool().Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestTexts_Killed(t *testing.T) {
 	db, killer := s.Ledger(), storetest.SQL(t, testenv.MariaDB(t))
 	name := one[string](t, db, "SELECT DATABASE()")
 	insertStock(t, db, "a")
-	connections(t, s).SetMaxOpenConns(1)
+	s.Pool().SetMaxOpenConns(1)
 	var (
 		done = make(chan struct{})
 		all  sync.WaitGroup
@@ -163,7 +163,7 @@ func TestOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			conn, err := connections(t, storetest.SQL(t, test.dbURL)).Conn(t.Context())
+			conn, err := storetest.SQL(t, test.dbURL).Pool().Conn(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -205,9 +205,7 @@ func TestTexts_RefusedInTheMiddle(t *testing.T) {
 			if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
 				t.Errorf("%d left, want 10", left)
 			}
-			if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-				t.Errorf("%d connections are in use", inUse)
-			}
+			noneInUse(t, s.Pool(), "the end")
 		})
 	}
 }

@@ -19,7 +19,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 	primary, standby := testenv.OwnPostgresPair(t)
 	admin := storetest.Migrated(t, primary.URL()).Ledger()
 	s := storetest.SQL(t, primary.URL()+"&statement_timeout=1500&lock_timeout=200")
-	connections(t, s).SetMaxIdleConns(0) // no idle sessions, because the test terminates some
+	s.Pool().SetMaxIdleConns(0) // no idle sessions, because the test terminates some
 	db := s.Ledger()
 	for _, sku := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		insertStock(t, admin, sku)
@@ -56,7 +56,7 @@ func TestCommit_StandbyAway(t *testing.T) {
 		return err
 	}
 	single := storetest.SQL(t, primary.URL())
-	connections(t, single).SetMaxOpenConns(1)
+	single.Pool().SetMaxOpenConns(1)
 	aloneAgain := func(ctx context.Context, update string) error { // in a session that is used again
 		_, err := single.Ledger().Exec(ctx, update)
 		return err
@@ -153,34 +153,39 @@ func TestCommit_NoTransaction(t *testing.T) {
 	}
 }
 
-// TestCommit_AnsweredByRollback checks that a COMMIT which the server answers with
-// ROLLBACK is an error. A failed statement that returns rows causes that.
+// TestCommit_AnsweredByRollback checks that a COMMIT, alone or in a pipeline, is an error that proves
+// a rollback if a statement of the transaction has failed before. The server answers it with
+// ROLLBACK.
 func TestCommit_AnsweredByRollback(t *testing.T) {
 	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	insertStock(t, db, "a")
-	tx := begin(t, t.Context(), db)
-	run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
-	if err := tx.QueryRow(t.Context(), []any{new(int)}, "SELECT 1 / 0"); err == nil {
-		t.Fatal("no error")
-	}
-	if err := tx.Commit(); err == nil || errors.Is(err, sqltx.ErrUnknownOutcome) {
-		t.Errorf("%v, want an error that proves no commit", err)
-	}
-	if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
-		t.Errorf("%d left, want 10", left)
-	}
-}
-
-// TestPipeline_AnsweredByRollback checks the same for a COMMIT in a pipeline.
-func TestPipeline_AnsweredByRollback(t *testing.T) {
-	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
-	tx := begin(t, t.Context(), db)
-	if err := tx.QueryRow(t.Context(), []any{new(int)}, "SELECT 1 / 0"); err == nil {
-		t.Fatal("no error")
-	}
-	_, err := tx.ExecAll(t.Context(), sqltx.Statement{SQL: "COMMIT"}, sqltx.Statement{SQL: "COMMIT"})
-	if err == nil || !sqltx.ProvesNoCommit(err) {
-		t.Errorf("%v, want an error that proves no commit", err)
+	for failed, fail := range map[string]func(tx *sqltx.Tx) error{
+		"a query": func(tx *sqltx.Tx) error { return tx.QueryRow(t.Context(), []any{new(int)}, "SELECT 1 / 0") },
+		"a statement": func(tx *sqltx.Tx) error {
+			_, err := tx.Exec(t.Context(), "nonsense")
+			return err
+		},
+	} {
+		for sent, commit := range map[string]func(tx *sqltx.Tx) error{
+			"alone": (*sqltx.Tx).Commit,
+			"in a pipeline": func(tx *sqltx.Tx) error {
+				defer tx.Rollback()
+				_, err := tx.ExecAll(t.Context(), sqltx.Statement{SQL: "COMMIT"}, sqltx.Statement{SQL: "COMMIT"})
+				return err
+			},
+		} {
+			tx := begin(t, t.Context(), db)
+			run(t, tx, "UPDATE stock SET available = 1 WHERE sku = 'a'")
+			if err := fail(tx); err == nil {
+				t.Fatalf("%s did not fail", failed)
+			}
+			if err := commit(tx); !sqltx.IsKnownRollback(err) || errors.Is(err, sqltx.ErrUnknownOutcome) {
+				t.Errorf("%s failed, COMMIT %s: %v is %q", failed, sent, err, classes(err))
+			}
+			if left := one[int](t, db, "SELECT available FROM stock WHERE sku = 'a'"); left != 10 {
+				t.Errorf("%s failed, COMMIT %s: %d left, want 10", failed, sent, left)
+			}
+		}
 	}
 }
 

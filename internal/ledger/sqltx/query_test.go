@@ -56,8 +56,6 @@ func TestQueryEach(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("a context that ends between two rows: %v, want %v", err, context.Canceled)
 		}
-		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-			t.Errorf("%d connections are in use after all statements", inUse)
-		}
+		noneInUse(t, s.Pool(), "all statements")
 	})
 }

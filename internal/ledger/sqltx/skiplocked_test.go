@@ -63,9 +63,7 @@ func TestCheckSkipLocked(t *testing.T) {
 					}
 				}
 			}
-			if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-				t.Errorf("%d connections are in use", inUse)
-			}
+			noneInUse(t, s.Pool(), "the end")
 		})
 	}
 }

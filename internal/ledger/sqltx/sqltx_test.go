@@ -6,7 +6,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -35,14 +34,12 @@ func runOn(t *testing.T, databases []testenv.Database, test func(t *testing.T, d
 	}
 }
 
-// connections returns the connection pool of s.
-func connections(t testing.TB, s *store.SQL) *sql.DB {
+// noneInUse checks that every connection has returned to the pool.
+func noneInUse(t testing.TB, pool *sql.DB, after string) {
 	t.Helper()
-	pool, err := s.DB().DB()
-	if err != nil {
-		t.Fatal(err)
+	if inUse := pool.Stats().InUse; inUse != 0 {
+		t.Errorf("%d connections are in use after %s", inUse, after)
 	}
-	return pool
 }
 
 // session is a *sqltx.DB or a *sqltx.Tx.

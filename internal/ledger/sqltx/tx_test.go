@@ -4,15 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net/url"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -74,7 +73,8 @@ func TestCommitIf(t *testing.T) {
 }
 
 func testCommitIf(t *testing.T, dbURL string) {
-	db := storetest.Migrated(t, dbURL).Ledger()
+	s := storetest.Migrated(t, dbURL)
+	db := s.Ledger()
 	requiring := func(condition string) func(func(string) string) []sqltx.Statement {
 		return func(checked func(string) string) []sqltx.Statement {
 			return append(inserting("c")(checked), sqltx.Statement{
@@ -129,6 +129,7 @@ func testCommitIf(t *testing.T, dbURL string) {
 	if n := one[int](t, db, "SELECT COUNT(*) FROM stock WHERE sku = 'c'"); n != 1 {
 		t.Errorf("%d rows have the guarded value, want 1", n)
 	}
+	noneInUse(t, s.Pool(), "the end")
 }
 
 // TestAppendText checks that every text is stored as it is, by the driver with and
@@ -157,73 +158,24 @@ func TestAppendText(t *testing.T) {
 	})
 }
 
-// wired returns a wire to the server of dbURL, and the URL of the database
-// through it.
-func wired(t *testing.T, dbURL string) (wire *testenv.Wire, wireURL string) {
-	t.Helper()
-	wire = testenv.NewWire(t, dbURL)
-	return wire, wire.Through(dbURL)
-}
-
-// TestCommitIf_AnswerLost checks that the outcome of a text is unknown if the
-// server commits and its answer is lost.
-func TestCommitIf_AnswerLost(t *testing.T) {
-	t.Parallel()
-	forEachServer(t, func(t *testing.T, dbURL string) {
-		wire, wireURL := wired(t, dbURL)
-		db, direct := storetest.Migrated(t, wireURL).Ledger(), storetest.SQL(t, dbURL).Ledger()
-		insertStock(t, db, "a")
-		first := sqltx.Statement{SQL: "UPDATE stock SET available = 7 WHERE sku = 'a'"}
-		if committed, err := commitIf(t.Context(), db, first, 1, inserting("c")); !committed || err != nil { // prepares the statements
-			t.Fatalf("committed %v, %v", committed, err)
-		}
-		run(t, direct, "DELETE FROM stock WHERE sku IN ('c', 'more')")
-		run(t, direct, "UPDATE stock SET available = 10")
-		var cutter sync.WaitGroup
-		defer cutter.Wait()
-		committed, err := commitIf(t.Context(), db, first, 1, func(checked func(string) string) []sqltx.Statement {
-			wire.Mute()
-			cutter.Go(func() {
-				defer wire.Cut()
-				if err := testenv.Poll(testenv.Patience, func() error {
-					var left int
-					err := direct.QueryRow(t.Context(), []any{&left}, "SELECT available FROM stock WHERE sku = 'a'")
-					if err == nil && left != 7 {
-						err = fmt.Errorf("%d units are left", left)
-					}
-					return err
-				}); err != nil {
-					t.Error(err)
-				}
-			})
-			return inserting("c")(checked)
-		})
-		if committed || !errors.Is(err, sqltx.ErrUnknownOutcome) {
-			t.Errorf("committed %v, %v", committed, err)
-		}
-	})
-}
-
-// TestCommit_AnswerLost checks that the outcome of a COMMIT is unknown if the
-// server commits and its answer is lost.
+// TestCommit_AnswerLost checks that the outcome is unknown if the server commits and its answer is
+// lost, whether the COMMIT was sent alone or with other statements.
 func TestCommit_AnswerLost(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
-		wire, wireURL := wired(t, dbURL)
+		wire, wireURL := faults.NewWire(t, dbURL)
 		db, direct := storetest.Migrated(t, wireURL).Ledger(), storetest.SQL(t, dbURL).Ledger()
 		insertStock(t, db, "a")
-		tx := begin(t, t.Context(), db)
-		run(t, tx, "UPDATE stock SET available = 7 WHERE sku = 'a'")
-		wire.Mute()
-		done := make(chan error, 1)
-		go func() { done <- tx.Commit() }()
-		testenv.Await(t, "it is committed", func() bool {
-			return one[int](t, direct, "SELECT available FROM stock WHERE sku = 'a'") == 7
-		})
-		wire.Cut()
-		wire.Thaw()
-		if err := <-done; !errors.Is(err, sqltx.ErrUnknownOutcome) {
-			t.Errorf("%v, want an unknown outcome", err)
+		for name, write := range writes {
+			wire.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: "COMMIT"})
+			committed, err := write(t.Context(), db)
+			if _, injected := wire.Disarm(); committed || len(injected) != 1 || !errors.Is(err, sqltx.ErrUnknownOutcome) {
+				t.Errorf("%s: committed %v after %q, %v", name, committed, injected, err)
+			}
+			if rows := one[int](t, direct, "SELECT COUNT(*) FROM stock WHERE sku = 'b'"); rows != 1 {
+				t.Errorf("%s: the server has %d rows", name, rows)
+			}
+			run(t, direct, "DELETE FROM stock WHERE sku <> 'a'")
 		}
 	})
 }
@@ -269,26 +221,42 @@ func TestCommit_NotSent(t *testing.T) {
 	})
 }
 
-// TestQueryRow_NotBegun checks that the error of a transaction which cannot begin
-// is returned if its first statement is a QueryRow.
-func TestQueryRow_NotBegun(t *testing.T) {
+// TestBeginFails checks that the first statement of a transaction returns the error of BEGIN,
+// whichever method runs it.
+func TestBeginFails(t *testing.T) {
+	const query = "SELECT COUNT(*) FROM stock"
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		db := storetest.Migrated(t, dbURL).Ledger()
 		if db.Dialect() == sqltx.SQLite {
 			holder := begin(t, t.Context(), db)
 			defer holder.Rollback()
 			run(t, holder, "UPDATE stock SET available = 7") // holds the write lock
-			db = storetest.SQL(t, dbURL+"?_pragma=busy_timeout(100)").Ledger()
+			db = storetest.SQL(t, dbURL+"?_pragma=busy_timeout(1)").Ledger()
 		}
-		tx := begin(t, t.Context(), db)
-		defer tx.Rollback()
-		want := sqltx.IsRetryable
-		if db.Dialect() != sqltx.SQLite {
-			tx.LoseConnection()
-			want = sqltx.IsUnsent
-		}
-		if err := tx.QueryRow(t.Context(), []any{new(int)}, "SELECT COUNT(*) FROM stock"); !want(err) {
-			t.Errorf("%v is %q", err, classes(err))
+		for name, first := range map[string]func(*sqltx.Tx) error{
+			"Exec": func(tx *sqltx.Tx) error {
+				_, err := tx.Exec(t.Context(), "UPDATE stock SET available = 0")
+				return err
+			},
+			"ExecAll": func(tx *sqltx.Tx) error {
+				_, err := tx.ExecAll(t.Context(), sqltx.Statement{SQL: "UPDATE stock SET available = 0"})
+				return err
+			},
+			"QueryEach": func(tx *sqltx.Tx) error {
+				return tx.QueryEach(t.Context(), func(*sql.Rows) error { return nil }, query)
+			},
+			"QueryRow": func(tx *sqltx.Tx) error { return tx.QueryRow(t.Context(), []any{new(int)}, query) },
+		} {
+			tx := begin(t, t.Context(), db)
+			want := sqltx.IsRetryable
+			if db.Dialect() != sqltx.SQLite {
+				tx.LoseConnection()
+				want = sqltx.IsUnsent
+			}
+			if err := first(tx); !want(err) {
+				t.Errorf("%s: %v is %q", name, err, classes(err))
+			}
+			tx.Rollback()
 		}
 	})
 }
@@ -301,7 +269,7 @@ func TestRollback_Failed(t *testing.T) {
 		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
 		insertStock(t, db, "a")
-		connections(t, s).SetMaxOpenConns(1)
+		s.Pool().SetMaxOpenConns(1)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		tx := begin(t, ctx, db)
@@ -344,7 +312,7 @@ func TestFirstQuery(t *testing.T) {
 	inEachWay(t, func(t *testing.T, dbURL string) {
 		s := storetest.Migrated(t, dbURL)
 		db := s.Ledger()
-		connections(t, s).SetMaxOpenConns(1)
+		s.Pool().SetMaxOpenConns(1)
 		other := storetest.SQL(t, dbURL).Ledger()
 		insertStock(t, db, "a")
 		insertStock(t, db, "b")
@@ -425,9 +393,7 @@ func TestFirstQuery(t *testing.T) {
 		if _, err := read(tx); !errors.Is(err, sql.ErrTxDone) {
 			t.Errorf("after the end: %v", err)
 		}
-		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-			t.Errorf("%d connections are in use", inUse)
-		}
+		noneInUse(t, s.Pool(), "the end")
 	})
 }
 
@@ -435,10 +401,10 @@ func TestFirstQuery(t *testing.T) {
 func TestFirstQuery_Lost(t *testing.T) {
 	t.Parallel()
 	forEachServer(t, func(t *testing.T, dbURL string) {
-		wire, wireURL := wired(t, dbURL)
+		wire, wireURL := faults.NewWire(t, dbURL)
 		s := storetest.Migrated(t, wireURL)
 		tx := begin(t, t.Context(), s.Ledger())
-		wire.Cut()
+		wire.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
 		n := 0
 		if err := tx.QueryRow(t.Context(), []any{&n}, "SELECT 1"); err == nil || n != 0 {
 			t.Errorf("read %d, %v", n, err)
@@ -446,9 +412,7 @@ func TestFirstQuery_Lost(t *testing.T) {
 		if err := tx.Commit(); err == nil {
 			t.Error("it was committed")
 		}
-		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-			t.Errorf("%d connections are in use", inUse)
-		}
+		noneInUse(t, s.Pool(), "the end")
 	})
 }
 
@@ -480,8 +444,6 @@ func TestAtCommit(t *testing.T) {
 				t.Errorf("%s: %d left", name, left)
 			}
 		}
-		if inUse := connections(t, s).Stats().InUse; inUse != 0 {
-			t.Errorf("%d connections are in use", inUse)
-		}
+		noneInUse(t, s.Pool(), "the end")
 	})
 }
