@@ -74,9 +74,7 @@ func mustBeClean(t *testing.T, f *fakeServer, l *Locker) {
 // TestNewFails makes each statement of New fail.
 func TestNewFails(t *testing.T) {
 	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind faults.Kind) bool {
-		pool := sql.OpenDB(f)
-		pool.SetMaxIdleConns(-1)
-		defer pool.Close()
+		pool := f.pool(t)
 		f.Arm(faults.Fault{Kind: kind, Nth: n})
 		l, err := New(t.Context(), pool, fakeDatabase(f), time.Second)
 		if !f.heal() {
@@ -344,15 +342,7 @@ func testCancelledAsTheTokenComes(t *testing.T, request func(*Locker, context.Co
 			defer cancel()
 			return wait(ctx, conn, key)
 		}
-		pool := sql.OpenDB(f)
-		pool.SetMaxIdleConns(-1)
-		t.Cleanup(func() { pool.Close() })
-		l, err := New(t.Context(), pool, database, time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		if _, err := request(l, ctx, "a"); !errors.Is(err, context.Canceled) {
+		if _, err := request(f.lockerWith(t, database), ctx, "a"); !errors.Is(err, context.Canceled) {
 			t.Fatalf("the lock was granted, or refused with %v", err)
 		}
 		locktest.MustUnlock(t, locktest.MustLock(t, f.locker(t), "a"))

@@ -513,16 +513,6 @@ func TestDatabasesAreApart(t *testing.T) {
 	}
 }
 
-// TestPooler connects to MariaDB through a proxy that assigns statements to two sessions in turn.
-// TestPgBouncer in package postgres uses a real pooler.
-func TestPooler(t *testing.T) {
-	t.Parallel()
-	s := server{t: t, url: testenv.MariaDB(t)}
-	if _, err := mysql.New(t.Context(), s.open(startPooler(t, s.url)), 0); err == nil || !strings.Contains(err.Error(), "pooler") {
-		t.Errorf("New behind a pooler: %v", err)
-	}
-}
-
 // TestNotMigrated checks the error of a database that was not migrated.
 func TestNotMigrated(t *testing.T) {
 	t.Parallel()
