@@ -170,13 +170,7 @@ func TestLoginThatEnds(t *testing.T) {
 	if _, err := adminClient(t, config).UserChangePassword(t.Context(), "shop", "p@ss"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	defer cancel()
-	lease, err := l.Lock(ctx, "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	locktest.MustUnlock(t, lease)
+	locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
 }
 
 func adminClient(t *testing.T, config clientv3.Config) *clientv3.Client {

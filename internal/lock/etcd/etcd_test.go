@@ -315,23 +315,16 @@ func TestIdleSessionThatWasRevoked(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, testenv.Etcd(t))
 	name := "revoked-" + uuid.NewString()
-	lease, err := l.Lock(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	locktest.MustUnlock(t, locktest.MustLock(t, l, name))
 	idle := l.backend.idle[0]
 	if _, err := l.backend.client.Revoke(t.Context(), idle.id); err != nil {
 		t.Fatal(err)
 	}
-	if lease, err = l.TryLock(t.Context(), name); err != nil {
+	lease, err := l.TryLock(t.Context(), name)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	locktest.MustUnlock(t, lease)
 	if idle.ctx.Err() == nil {
 		t.Error("the session whose lease was revoked goes on")
 	}
@@ -344,10 +337,7 @@ func TestIdleSessionIsLostWhileItIsTaken(t *testing.T) {
 	wire := testenv.NewWire(t, testenv.Etcd(t))
 	l := newLocker(t, wire.Addr())
 	name := "taken-" + uuid.NewString()
-	lease := locktest.MustLock(t, l, name)
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	locktest.MustUnlock(t, locktest.MustLock(t, l, name))
 	idle := l.backend.idle[0]
 	wire.Freeze()
 	answers := locktest.LockAsync(t.Context(), l, name)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 )
 
@@ -415,10 +416,7 @@ func TestJobOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFaulty(0, nil)
 		runs := 0
-		held, err := l.local.Lock(t.Context(), "job:a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := locktest.MustLock(t, l.local, "job:a")
 		if logged := keepHourly(t, l, func() error { runs++; return nil }); runs != 0 || logged != nil {
 			t.Errorf("%d runs beside another process, logged %v", runs, logged)
 		}
