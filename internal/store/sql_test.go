@@ -279,38 +279,6 @@ func TestLedgerID_OneRow(t *testing.T) {
 	}
 }
 
-// TestLedgerID_NewWithEachMigration checks that a ledger keeps its ID until its
-// tables are dropped and created again.
-func TestLedgerID_NewWithEachMigration(t *testing.T) {
-	t.Parallel()
-	forEachSQL(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
-		ctx := t.Context()
-		first, err := s.LedgerID(ctx)
-		if err != nil || first == uuid.Nil {
-			t.Fatalf("ID %v, error %v", first, err)
-		}
-		if again, err := s.LedgerID(ctx); err != nil || again != first {
-			t.Errorf("ID %v, then %v, error %v", first, again, err)
-		}
-		version, _, err := s.SchemaVersion(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range version {
-			if err := s.MigrateDown(ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := s.MigrateUp(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if other, err := s.LedgerID(ctx); err != nil || other == first {
-			t.Errorf("after down and up the ID is %v, error %v; it was %v", other, err, first)
-		}
-	})
-}
-
 // TestSchema_Rows checks the properties of the tables on which the service relies: order, letter
 // case, checks and counts of affected rows.
 func TestSchema_Rows(t *testing.T) {
