@@ -182,12 +182,8 @@ func TestRecordsOfAnEarlierGeneration(t *testing.T) {
 		if _, err := before.Take(ctx, orderOf("a", 1)); err != nil {
 			t.Fatal(err)
 		}
-		for cursor, first := "", true; first || cursor != ""; first = false {
-			takes, next, err := after.ScanInFlight(ctx, 0, cursor)
-			if err != nil || len(takes) > 0 {
-				t.Fatalf("listed %v, %v", takes, err)
-			}
-			cursor = next
+		if takes, err := scanned(ctx, after, 0); err != nil || len(takes) > 0 {
+			t.Fatalf("listed %v, %v", takes, err)
 		}
 		if takes, err := before.InFlight(ctx, 10, "a"); err != nil || len(takes) > 0 {
 			t.Errorf("kept the record of %v, %v", takes, err)
@@ -226,16 +222,8 @@ func TestInFlight_ClockSetBack(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var found []stock.Take
-		for cursor, first := "", true; first || cursor != ""; first = false {
-			takes, next, err := g.ScanInFlight(ctx, time.Hour, cursor)
-			if err != nil {
-				t.Fatal(err)
-			}
-			found, cursor = append(found, takes...), next
-		}
-		if len(found) != 1 || found[0].TakeID != taken.TakeID {
-			t.Errorf("recovery finds %v, want take %s", found, taken.TakeID)
+		if found, err := scanned(ctx, g, time.Hour); err != nil || len(found) != 1 || found[0].TakeID != taken.TakeID {
+			t.Errorf("recovery finds %v, %v, want take %s", found, err, taken.TakeID)
 		}
 		if takes, err := g.InFlight(ctx, 10, "a"); err != nil || len(takes) != 1 {
 			t.Errorf("in flight: %v, %v", takes, err)
@@ -303,11 +291,7 @@ func TestTwinBetweenReadAndWrite(t *testing.T) {
 func TestRestartedFromASnapshot(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
-	client, err := connect(server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	client := storetest.Redis(t, server.URL())
 	g := scriptOn(t, client)
 	load(t, g.Counter, 2)
 	fill(t, g, "a", epochIn(2, 1), 10)
@@ -328,24 +312,6 @@ func TestRestartedFromASnapshot(t *testing.T) {
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
 		t.Errorf("got %v", err)
 	}
-}
-
-// TestMark checks that every gate of the ledger reads the mark that one of them has set.
-func TestMark(t *testing.T) {
-	t.Parallel()
-	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() counted) {
-		a, b := open(), open()
-		if m, err := a.Mark(t.Context()); m != (stock.Mark{}) || err != nil {
-			t.Errorf("before: %+v, %v", m, err)
-		}
-		want := stock.Mark{Generation: 12, Beat: 345}
-		if err := a.SetMark(t.Context(), want); err != nil {
-			t.Fatal(err)
-		}
-		if m, err := b.Mark(t.Context()); m != want || err != nil {
-			t.Errorf("got %+v, %v", m, err)
-		}
-	})
 }
 
 // TestLedgersHaveScriptsOfTheirOwn checks that a generation loaded for one ledger
@@ -435,11 +401,7 @@ func (g *settling) Take(ctx context.Context, d stock.Deduction) (stock.Take, err
 func TestRefusalsOfTheServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
-	client, err := connect(server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	client := storetest.Redis(t, server.URL())
 	g := scriptOn(t, client)
 	fill(t, g, "a", 1, 5)
 	set := func(name, value string) {
