@@ -106,10 +106,7 @@ func parsed(t *testing.T, flags ...string) config {
 func TestShortLease(t *testing.T) {
 	t.Parallel()
 	c := parsed(t, "--lease", "1h", "--grace", "30m", "--", "true")
-	var code exitError
-	if err := runAndUnlock(c, fakeLease{}.confirmedFor(time.Minute).slot(t), nil); !errors.As(err, &code) || code.code != exitUsage {
-		t.Errorf("exit code %d, %v, want %d", code.code, err, exitUsage)
-	}
+	mustFail(t, runAndUnlock(c, fakeLease{}.confirmedFor(time.Minute).slot(t), nil), exitUsage)
 }
 
 // TestLateConfirmation checks that the command does not begin if withlock was stopped while it
@@ -127,10 +124,7 @@ func TestLateConfirmation(t *testing.T) {
 func TestLostAtUnlock(t *testing.T) {
 	t.Parallel()
 	c := parsed(t, "--lease", "1h", "--", "true")
-	var code exitError
-	if err := runAndUnlock(c, fakeLease{unlocked: lock.ErrDeleted}.confirmedFor(time.Hour).slot(t), nil); !errors.As(err, &code) || code.code != exitLost {
-		t.Errorf("exit code %d, %v, want %d", code.code, err, exitLost)
-	}
+	mustFail(t, runAndUnlock(c, fakeLease{unlocked: lock.ErrDeleted}.confirmedFor(time.Hour).slot(t), nil), exitLost)
 }
 
 // TestGuardKillsInTime checks that the guard of a withlock that has died kills the command before
