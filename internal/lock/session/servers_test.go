@@ -188,20 +188,6 @@ func (s server) exec(statement string) {
 	}
 }
 
-// endSession makes the server end the session that holds the lock.
-func (s server) endSession(name string) {
-	s.t.Helper()
-	find, end := "SELECT pid FROM pg_locks WHERE granted AND locktype = 'advisory' AND (classid::bigint << 32) | objid::bigint = $1", "SELECT pg_terminate_backend(%d)"
-	if s.mysql() {
-		find, end = "SELECT IS_USED_LOCK(?)", "KILL %d"
-	}
-	var id int64
-	if err := s.sql.QueryRowContext(s.t.Context(), find, s.key(name)).Scan(&id); err != nil {
-		s.t.Fatal(err)
-	}
-	s.exec(fmt.Sprintf(end, id))
-}
-
 // waiter returns the ID of a session that waits for a lock, or 0 if there is none.
 func (s server) waiter() (id int64) {
 	s.t.Helper()
@@ -229,29 +215,6 @@ func TestTokenOfAWaiter(t *testing.T) {
 		next := locktest.MustGrant(t, waiting).Lease
 		if next.Token() <= last {
 			t.Errorf("token %d was followed by token %d", last, next.Token())
-		}
-		locktest.MustUnlock(t, next)
-	})
-}
-
-// TestEndedSession lets an administrator end the session of a holder. A Confirm must notice it
-// without waiting for the next check.
-func TestEndedSession(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
-		l := s.locker(s.url, locktest.LongLease)
-		lease := locktest.MustLock(t, l, "a")
-		if _, err := lease.(lock.Confirmer).Confirm(t.Context()); err != nil {
-			t.Error(err)
-		}
-		s.endSession("a")
-		if _, err := lease.(lock.Confirmer).Confirm(t.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("Confirm after the end of the session: %v, want %v", err, lock.ErrLost)
-		}
-		locktest.MustBeLost(t, lease)
-		next := locktest.MustLock(t, l, "a")
-		if next.Token() <= lease.Token() {
-			t.Errorf("token %d was followed by token %d", lease.Token(), next.Token())
 		}
 		locktest.MustUnlock(t, next)
 	})
