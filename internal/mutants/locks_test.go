@@ -79,7 +79,7 @@ var locks = []mutant{
 	{"withlock calls a database without the schema held", "cmd/withlock/main.go", "case errors.Is(err, lock.ErrNotMigrated):", "case false:", "cmd/withlock TestNotMigrated/MariaDB"},
 	{"locks on MariaDB without the sequence of tokens", mysqlLock, "		return s, lock.ErrNotMigrated\n", "		return s, nil\n", "internal/lock/session TestNotMigrated/MariaDB"},
 	{"locks on PostgreSQL without the sequence of tokens", postgresLock, "if err == nil && !migrated {", "if false {", "internal/lock/session TestNotMigrated/PostgreSQL"},
-	{"a confirmation hides that an etcd session has expired", etcdConfirm, "notAlive == nil && seconds <= 0:", "false:", "internal/lock/etcd TestConfirmTellsTheReason/session"},
+	{"a confirmation hides that an etcd session has expired", etcdConfirm, "notAlive == nil && seconds <= 0:", "false:", "internal/lock/etcd TestConfirmTellsTheReason"},
 	{"a confirmation hides why a session is lost", sessionConfirm, "cmp.Or(g.lost, lock.ErrLost)", "cmp.Or(lock.ErrLost, g.lost)", "internal/lock/session TestConfirm"},
 	{"a waiter asks again only when it is woken", redisLock, "maxSleep = 2 * time.Second", "maxSleep = time.Hour", "internal/lock/redis TestQueueIsLost/queue"},
 	{"New forgets how long a waiter sleeps", redisLock, "maxSleep: maxSleep, ", "", "internal/lock/redis TestWaiterSleeps"},

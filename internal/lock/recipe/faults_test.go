@@ -321,6 +321,23 @@ func TestLeaderWhoseRequestsFail(t *testing.T) {
 	})
 }
 
+// TestLeadershipLostAtUnlock lets the leader's work return when the servers no longer have the
+// lock, which the leader learns at Unlock. Another process may have led meanwhile, so Lead must try
+// again.
+func TestLeadershipLostAtUnlock(t *testing.T) {
+	t.Parallel()
+	done, terms := errors.New("done"), 0
+	err := recipe.Lead(t.Context(), newFaulty(2, lock.ErrLost), "a", func(context.Context, uint64) error {
+		if terms++; terms == 1 {
+			return nil
+		}
+		return done
+	})
+	if !errors.Is(err, done) || terms != 2 {
+		t.Errorf("after %d terms Lead returned %v, want %v after 2", terms, err, done)
+	}
+}
+
 // TestUnsupportedSlots calls methods of a slot that its lease does not support.
 func TestUnsupportedSlots(t *testing.T) {
 	t.Parallel()

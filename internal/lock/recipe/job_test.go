@@ -248,11 +248,11 @@ func (m *memory) LastTick(_ context.Context, job string) (int64, error) {
 	return m.last[job], nil
 }
 
-func (m *memory) RecordTick(_ context.Context, job string, tick int64) (bool, error) {
+func (m *memory) RecordTick(ctx context.Context, job string, tick int64) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.last[job] >= tick {
-		return false, nil
+	if m.last[job] >= tick || ctx.Err() != nil {
+		return false, ctx.Err()
 	}
 	m.last[job] = tick
 	return true, nil
@@ -300,6 +300,27 @@ func TestJobRunsOncePerTick(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTickOfAProcessThatStops lets a run succeed although its process is told to stop meanwhile.
+// Its tick must be recorded, because otherwise another process would run the job again.
+func TestTickOfAProcessThatStops(t *testing.T) {
+	t.Parallel()
+	const every = 24 * time.Hour
+	ctx, stop := context.WithCancel(t.Context())
+	stored := &memory{last: make(map[string]int64)}
+	var ran time.Time
+	err := recipe.Job{
+		Name: "a", Locker: lock.NewLocal(), Ticks: stored, Every: every, Log: slog.New(slog.DiscardHandler),
+		Run: func(_ context.Context, tick time.Time, _ uint64) error {
+			ran = tick
+			stop()
+			return nil
+		},
+	}.Keep(ctx)
+	if want := ran.UnixNano() / int64(every); !errors.Is(err, context.Canceled) || stored.last["a"] != want {
+		t.Errorf("Keep returned %v, and the last tick is %d, want %d", err, stored.last["a"], want)
+	}
 }
 
 // TestRunDoesNotDelayTicks runs a job whose runs take 20 s, and then one whose runs take longer

@@ -269,8 +269,9 @@ func TestIdleSessionIsTakenAsItExpires(t *testing.T) {
 	})
 }
 
-// TestRefusedRequestKeepsItsSession tries a lock that is held.
-func TestRefusedRequestKeepsItsSession(t *testing.T) {
+// TestRefusedRequest tries a lock that is held. The request must keep its session, and take no
+// token.
+func TestRefusedRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeServer()
@@ -281,6 +282,9 @@ func TestRefusedRequestKeepsItsSession(t *testing.T) {
 		}
 		if n := f.openSessions(); n != sessions {
 			t.Errorf("%d sessions are open, want %d", n, sessions)
+		}
+		if n := f.asked("mint"); n != 0 {
+			t.Errorf("%d tokens were minted", n)
 		}
 		locktest.MustUnlock(t, held)
 		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))

@@ -403,24 +403,6 @@ func TestTokensAfterACrash(t *testing.T) {
 	}
 }
 
-// TestRefusedTakesNoToken tries a lock that is held.
-func TestRefusedTakesNoToken(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
-		ahead := uint64(time.Now().UnixMicro()) + anHour
-		s.newCounter(ahead)
-		lease := locktest.MustLock(t, s.locker(s.url, locktest.LongLease), "a")
-		l := s.locker(s.url, locktest.LongLease)
-		for range 3 {
-			locktest.MustBeHeld(t, l, "a")
-		}
-		locktest.MustUnlock(t, lease)
-		if token := grant(t, l, "a"); token != ahead+1 {
-			t.Errorf("token %d was followed by token %d", ahead, token)
-		}
-	})
-}
-
 // TestGrantWithoutAToken removes the counter while a waiter waits on the server. The server grants
 // the lock and mints no token, so the request must fail, and the lock must be free.
 func TestGrantWithoutAToken(t *testing.T) {
