@@ -201,11 +201,7 @@ func newFaultyProxy(t testing.TB, redis string) *faultyProxy {
 // subscription has no deadline.
 func TestNoRetryDialer_Silent(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	listener := testenv.Listen(t)
 	dialled := make(chan error, 1)
 	go func() {
 		_, err := noRetryDialer(new(tls.Config))(context.Background(), "tcp", listener.Addr().String())
@@ -221,11 +217,7 @@ func TestNoRetryDialer_Silent(t *testing.T) {
 // written in part, its first commands may have run.
 func TestLostConnection_LooksFinal(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	listener := testenv.Listen(t)
 	for _, wrap := range []func(*net.TCPConn) net.Conn{
 		func(c *net.TCPConn) net.Conn { return &noRetryConn{c} },
 		func(c *net.TCPConn) net.Conn {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,11 +93,7 @@ func TestOpenSQL_SilentHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes five seconds")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // this host accepts connections and never answers
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() }) // the subtests run after this function
+	listener := testenv.Listen(t) // this host accepts connections and never answers
 	for scheme, query := range map[string]string{"mysql": "readTimeout=100ms", "postgres": ""} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()

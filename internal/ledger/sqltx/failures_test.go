@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"io"
-	"net"
 	"net/url"
 	"syscall"
 	"testing"
@@ -201,10 +200,7 @@ func TestTransactionIsOver(t *testing.T) {
 
 // TestConnect_NoServer checks that a missing PostgreSQL server is an error, and gives no session.
 func TestConnect_NoServer(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testenv.Listen(t)
 	address := listener.Addr().String()
 	listener.Close()
 	config, err := pgx.ParseConfig("postgres://" + address + "/none")
