@@ -16,11 +16,7 @@ import (
 func TestConfirmTellsTheReason(t *testing.T) {
 	t.Parallel()
 	b := newLocker(t, testenv.Etcd(t)).backend
-	acquired, err := b.Acquire(t.Context(), "confirmed-"+uuid.NewString(), false, func(error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := acquired.(*grant)
+	g := mustAcquire(t, b, "confirmed-"+uuid.NewString(), func(error) {})
 	if _, err := b.client.Revoke(t.Context(), g.session.id); err != nil {
 		t.Fatal(err)
 	}
@@ -54,13 +50,9 @@ func TestConfirmAfterRelease(t *testing.T) {
 	name := "released-" + uuid.NewString()
 	var grants [2]*grant
 	for i := range grants {
-		acquired, err := b.Acquire(t.Context(), name, false, func(error) {})
-		if err != nil {
-			t.Fatal(err)
-		}
-		grants[i] = acquired.(*grant)
+		grants[i] = mustAcquire(t, b, name, func(error) {})
 		if i == 0 {
-			if err := acquired.Release(t.Context()); err != nil {
+			if err := grants[i].Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -86,11 +78,7 @@ func TestReleaseOfALostSession(t *testing.T) {
 	t.Parallel()
 	b := newLocker(t, testenv.Etcd(t)).backend
 	lost := make(chan error, 1)
-	acquired, err := b.Acquire(t.Context(), "lost-"+uuid.NewString(), false, func(err error) { lost <- err })
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := acquired.(*grant)
+	g := mustAcquire(t, b, "lost-"+uuid.NewString(), func(err error) { lost <- err })
 	g.session.lose(lock.ErrExpired)
 	if err := testenv.Receive(t, "the holder is told of the loss", lost); !errors.Is(err, lock.ErrExpired) {
 		t.Errorf("the holder was told %v, want %v", err, lock.ErrExpired)
