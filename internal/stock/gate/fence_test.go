@@ -176,10 +176,7 @@ func TestNoToken(t *testing.T) {
 	t.Parallel()
 	g, ctx := readWrite0(shared.client(t, "Redis"), uuid.New()), t.Context()
 	fill(t, g, "a", 1, 10)
-	held, err := g.Take(ctx, orderOf("a", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := mustTake(t, g, orderOf("a", 2))
 	for name, tokens := range map[string]tokenSet{
 		"none":           {},
 		"of another SKU": {bySKU: map[stock.SKU]uint64{"b": 1}},

@@ -123,10 +123,7 @@ func TestGenerationsInTurn(t *testing.T) {
 			t.Errorf("loaded: %v, %v", loaded, err)
 		}
 		fill(t, before, "a", epochIn(2, 1), 5)
-		first, err := before.Take(ctx, orderOf("a", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := mustTake(t, before, orderOf("a", 1))
 
 		if _, err := after.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
 			t.Errorf("an earlier count: %v", err)
@@ -179,9 +176,7 @@ func TestRecordsOfAnEarlierGeneration(t *testing.T) {
 		load(t, before.Counter, 2)
 		load(t, after.Counter, 3)
 		fill(t, before, "a", epochIn(2, 1), 5)
-		if _, err := before.Take(ctx, orderOf("a", 1)); err != nil {
-			t.Fatal(err)
-		}
+		mustTake(t, before, orderOf("a", 1))
 		if takes, err := scanned(ctx, after, 0); err != nil || len(takes) > 0 {
 			t.Fatalf("listed %v, %v", takes, err)
 		}
@@ -199,10 +194,7 @@ func TestInFlight_ClockSetBack(t *testing.T) {
 		ctx, g := t.Context(), open()
 		load(t, g.Counter, 2)
 		fill(t, g, "a", epochIn(2, 1), 5)
-		taken, err := g.Take(ctx, orderOf("a", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		taken := mustTake(t, g, orderOf("a", 1))
 		for _, name := range g.layout.segmentsOf("a") {
 			key, field := g.keys(name).flight, recordField(name, taken.OrderID)
 			record, err := client.HGet(ctx, key, field).Result()
@@ -272,10 +264,7 @@ func TestTwinBetweenReadAndWrite(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	taken, err := g.Take(t.Context(), second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := mustTake(t, g, second)
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7, InFlight: 3})
 	if err := g.Settle(t.Context(), stock.Take{Deduction: first}); err != nil { // the first take has no record
 		t.Fatal(err)
@@ -361,9 +350,7 @@ func TestSettledBetween(t *testing.T) {
 	other := orderOf("a", 1)
 	copy(other.OrderID[12:], d.OrderID[12:]) // makes the other order try the same segment first
 	for _, d := range []stock.Deduction{other, d} {
-		if _, err := g.Take(t.Context(), d); err != nil {
-			t.Fatal(err)
-		}
+		mustTake(t, g, d)
 	}
 	if got := available(t, g, "a"); got[at] != 0 {
 		t.Fatalf("available: %v", got)

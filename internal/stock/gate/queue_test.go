@@ -307,9 +307,7 @@ func TestTurnEnds(t *testing.T) {
 	g.queues.length = time.Millisecond
 	t.Cleanup(g.Close)
 	fill(t, readWrite0(client, ledger), "a", 1, stock.MaxTotal)
-	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
-		t.Fatal(err)
-	}
+	mustTake(t, g, orderOf("a", 1))
 	g.queues.consumers.Wait() // until the queue is empty
 	for _, answer := range more {
 		if err := <-answer; err != nil {

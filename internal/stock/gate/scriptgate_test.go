@@ -41,6 +41,16 @@ func fill(t testing.TB, g gatetest.Gate, sku stock.SKU, epoch, units int64) {
 	}
 }
 
+// mustTake cuts the units of the order.
+func mustTake(t testing.TB, g Gate, d stock.Deduction) stock.Take {
+	t.Helper()
+	taken, err := g.Take(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return taken
+}
+
 func wantLevel(t *testing.T, g gatetest.Gate, want stock.Level) {
 	t.Helper()
 	want.Filled = true
