@@ -81,16 +81,7 @@ func TestMigrate_UpDownUp(t *testing.T) {
 		if first != again || first == uuid.Nil {
 			t.Errorf("the ledger's ID is %v, and then %v", first, again)
 		}
-		for range latest {
-			before, _, err := s.SchemaVersion(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.MigrateDown(ctx); err != nil {
-				t.Fatal(err)
-			}
-			checkVersion(t, s, before-1)
-		}
+		migrateDownTo(t, s, 0)
 		if err := s.MigrateDown(ctx); err != nil {
 			t.Errorf("MigrateDown of an empty database: %v", err)
 		}
@@ -115,6 +106,16 @@ func ledgerID(t *testing.T, s *SQL) uuid.UUID {
 		t.Fatal(err)
 	}
 	return id
+}
+
+// versionOf returns the version of the schema.
+func versionOf(t *testing.T, s *SQL) uint {
+	t.Helper()
+	version, _, err := s.SchemaVersion(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return version
 }
 
 func checkVersion(t testing.TB, s *SQL, want uint) {
@@ -280,12 +281,7 @@ func TestMigrate_CountedClaims(t *testing.T) {
 // migrateDownTo reverts the migrations after the version.
 func migrateDownTo(t *testing.T, s *SQL, version uint) {
 	t.Helper()
-	for {
-		if now, _, err := s.SchemaVersion(t.Context()); err != nil {
-			t.Fatal(err)
-		} else if now <= version {
-			return
-		}
+	for versionOf(t, s) > version {
 		if err := s.MigrateDown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -323,10 +319,7 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
-		latest, _, err := s.SchemaVersion(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		latest := versionOf(t, s)
 		id := "'0123456789abcdef'"
 		if s.dialect == sqltx.Postgres {
 			id = "'01234567-89ab-cdef-0123-456789abcdef'"
@@ -616,10 +609,7 @@ func TestWholeDriver_FailureChangesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := migrated(t, url(t))
-			version, _, err := s.SchemaVersion(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			version := versionOf(t, s)
 			driver, err := s.migrations(t.Context())
 			if err != nil {
 				t.Fatal(err)

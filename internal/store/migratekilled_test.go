@@ -122,10 +122,7 @@ func TestMigrate_Killed(t *testing.T) {
 				t.Parallel()
 				clean := migrated(t, d.URL(t))
 				fresh := shape(t, clean)
-				latest, _, err := clean.SchemaVersion(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				latest := versionOf(t, clean)
 				deaths := 0
 				for n, dies := 1, true; dies; n += stride {
 					dbURL := d.URL(t)
@@ -177,10 +174,7 @@ func TestMigrateUp_Dirty(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, testenv.MariaDB(t))
 	fresh := shape(t, s)
-	latest, _, err := s.SchemaVersion(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	latest := versionOf(t, s)
 	for at := int(latest); at > 0; at-- { // the version of the tables
 		for _, marked := range []int{at, at - 1} {
 			if marked == 0 {
@@ -203,10 +197,7 @@ func TestMigrateUp_Dirty(t *testing.T) {
 func TestMigrateUp_Refused(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, testenv.MariaDB(t))
-	latest, _, err := s.SchemaVersion(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	latest := versionOf(t, s)
 	fresh := shape(t, s)
 	migrateDownTo(t, s, 2)
 	run(t, s.DB(), "ALTER TABLE orders DROP COLUMN expires_at") // an index of migration 3 needs it
