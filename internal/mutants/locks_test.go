@@ -62,7 +62,7 @@ var locks = []mutant{
 	{"a held lock is granted", acquireLua, "if call('HEXISTS', KEYS[1], field) == 0 then", "if false then", "internal/lock/locktest TestConformance/redis/OneHolder"},
 	{"Release frees any holder's lock", releaseLua, "call('HDEL', KEYS[1], field) == 1", "call('DEL', KEYS[1]) == 1", "internal/lock/locktest TestConformance/redis/StoppedHolder"},
 	{"a release is not published", releaseLua, "  receivers = call('PUBLISH', KEYS[2], '0')\n", "", "internal/lock/redis TestOurHolderExcludesRedisson/single"},
-	{"a release wakes no waiter", releaseLua, "  woken = wakeFirst()\n", "  woken = 0\n", "internal/lock/redis TestNextWaiterIsWoken/given_up"},
+	{"a release wakes no waiter", releaseLua, "  woken = wakeFirst()\n", "  woken = 0\n", "internal/lock/redis TestReleaseWakesOneWaiter"},
 	{"a release fails if an ACL forbids to wake a waiter", releaseLua, "redis.pcall('PUBLISH', ARGV[3]", "call('PUBLISH', ARGV[3]", "internal/lock/redis TestReleaseWithoutWakeChannel"},
 	{"a release wakes a dead waiter only", releaseLua, "and receivers > 0", "and receivers >= 0", "internal/lock/redis TestNextWaiterIsWoken/dead"},
 	{"a waiter that gives up after it was woken wakes no other", releaseLua, "if freed or leaveQueue() then", "if freed or (leaveQueue() and false) then", "internal/lock/redis TestNextWaiterIsWoken/cancelled"},
