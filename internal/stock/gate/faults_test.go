@@ -296,31 +296,21 @@ func newSubject(t *testing.T, client redis.UniversalClient, gate string, c fault
 // TestFailedCommands makes each command of each call fail, before it is sent and after it ran. The
 // call must return that error only. It must have done all or nothing, or a part where that is
 // documented, and the same call again must do the rest. By default it leaves out ReadWrite, whose
-// commands Locked sends.
+// commands Locked sends, and runs on a cluster only the gate that sends commands to several nodes.
 func TestFailedCommands(t *testing.T) {
 	t.Parallel()
-	failedCommands(t, "Redis")
-}
-
-// TestFailedCommandsOnACluster repeats TestFailedCommands on a cluster. By default it runs only the
-// gate that sends commands to several nodes.
-func TestFailedCommandsOnACluster(t *testing.T) {
-	t.Parallel()
-	failedCommands(t, "Cluster")
-}
-
-func failedCommands(t *testing.T, kind string) {
-	t.Helper()
-	for gate := range faultGates {
-		if (kind == "Cluster" && gate != "Segmented" || gate == "ReadWrite") && !testenv.Thorough() {
-			continue
-		}
-		t.Run(gate, func(t *testing.T) {
-			t.Parallel()
-			for _, c := range faultCalls {
-				failEachCommand(t, kind, gate, c, false)
+	for _, kind := range kinds[:2] {
+		for gate := range faultGates {
+			if (kind == "Cluster" && gate != "Segmented" || gate == "ReadWrite") && !testenv.Thorough() {
+				continue
 			}
-		})
+			t.Run(kind+"/"+gate, func(t *testing.T) {
+				t.Parallel()
+				for _, c := range faultCalls {
+					failEachCommand(t, kind, gate, c, false)
+				}
+			})
+		}
 	}
 }
 

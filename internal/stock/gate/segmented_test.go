@@ -202,9 +202,7 @@ func TestSoldOutWaitsForAGather(t *testing.T) {
 	if err := g.announce(t.Context(), "a", true); err != nil {
 		t.Fatal(err)
 	}
-	parts := orderOf("", 0) // as a gather takes them before it fails
-	parts.Lines = []stock.Line{{SKU: segmentOf("a", 0), Quantity: 1}, {SKU: segmentOf("a", 1), Quantity: 1}, {SKU: segmentOf("a", 2), Quantity: 1}}
-	cut := mustTake(t, g.inner, parts)
+	cut := mustTake(t, g.inner, linesOf(segmentOf("a", 0), segmentOf("a", 1), segmentOf("a", 2))) // as a gather takes them before it fails
 	asked, answer := make(chan struct{}), make(chan error, 1)
 	other.gatherers = askedLocker{other.gatherers, func() { close(asked) }}
 	go func() {
@@ -290,9 +288,7 @@ func TestLostGather(t *testing.T) {
 		if err := g.announce(t.Context(), "a", true); err != nil {
 			t.Error(err)
 		}
-		parts := orderOf("", 0)
-		parts.Lines = []stock.Line{{SKU: segmentOf("a", 0), Quantity: 1}, {SKU: segmentOf("a", 1), Quantity: 1}, {SKU: segmentOf("a", 2), Quantity: 1}}
-		if _, err := inner.Take(t.Context(), parts); err != nil {
+		if _, err := inner.Take(t.Context(), linesOf(segmentOf("a", 0), segmentOf("a", 1), segmentOf("a", 2))); err != nil {
 			t.Error(err)
 		}
 		return stock.Refuse(d.Lines[0].SKU, stock.ErrSoldOut)
