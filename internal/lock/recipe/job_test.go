@@ -101,28 +101,22 @@ func TestLeaderPanics(t *testing.T) {
 	mustUnlock(t, lease)
 }
 
-// TestLeaderOfInvalidName checks that Lead does not try an invalid name again.
-func TestLeaderOfInvalidName(t *testing.T) {
+// TestInvalidNames checks that Lead and Keep do not try an invalid name again.
+func TestInvalidNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		err := recipe.Lead(bounded(t), lock.NewLocal(), "", func(context.Context, uint64) error { return nil })
-		if !errors.Is(err, lock.ErrName) {
-			t.Errorf("Lead returned %v, want %v", err, lock.ErrName)
-		}
-	})
-}
-
-// TestJobOfInvalidName checks that Keep does not try an invalid name again.
-func TestJobOfInvalidName(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		err := recipe.Job{
+		job := recipe.Job{
 			Name: "a//b", Locker: lock.NewLocal(), Ticks: &memory{last: make(map[string]int64)},
 			Every: time.Minute, Log: slog.New(slog.DiscardHandler),
 			Run: func(context.Context, time.Time, uint64) error { return nil },
-		}.Keep(bounded(t))
-		if !errors.Is(err, lock.ErrName) {
-			t.Errorf("Keep returned %v, want %v", err, lock.ErrName)
+		}
+		for what, err := range map[string]error{
+			"Lead": recipe.Lead(bounded(t), lock.NewLocal(), "", func(context.Context, uint64) error { return nil }),
+			"Keep": job.Keep(bounded(t)),
+		} {
+			if !errors.Is(err, lock.ErrName) {
+				t.Errorf("%s returned %v, want %v", what, err, lock.ErrName)
+			}
 		}
 	})
 }
