@@ -511,11 +511,7 @@ func TestSignalWithTheLock(t *testing.T) {
 			}
 		}
 	})
-	c, err := parse(with(flags, "--redis", proxy.Through(testenv.Redis(t)), "--", "false"), nil, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = holdAndRun(c, signals)
+	err := holdAndRun(parsed(t, with(flags, "--redis", proxy.Through(testenv.Redis(t)), "--", "false")), signals)
 	mustFail(t, err, exitNotAcquired)
 	if err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("the error is %v", err)
@@ -848,10 +844,7 @@ func TestOutlast(t *testing.T) {
 // acquireHere takes the lock in the test's process.
 func acquireHere(t *testing.T, flags []string) (config, *recipe.Slot) {
 	t.Helper()
-	c, err := parse(with(flags, "--", "true"), nil, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parsed(t, with(flags, "--", "true"))
 	slot, closeSemaphore, err := acquire(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -1020,10 +1013,7 @@ func TestNotMigrated(t *testing.T) {
 			dbURL := database.URL(t)
 			backend, _, _ := strings.Cut(dbURL, ":")
 			for _, wait := range [][]string{nil, {"--wait", "0s"}, {"--wait", "30s"}} {
-				c, err := parse(append([]string{"--lock", backend, "--db", dbURL, "--name", "a"}, append(wait, "--", "true")...), nil, io.Discard)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := parsed(t, append([]string{"--lock", backend, "--db", dbURL, "--name", "a"}, append(wait, "--", "true")...))
 				var code exitError // an error without a code exits with exitFailed
 				if err := holdAndRun(c, nil); err == nil || errors.As(err, &code) || !strings.Contains(err.Error(), "fencing_tokens") || !strings.Contains(err.Error(), "api migrate up") {
 					t.Errorf("with %v: %v", wait, err)
