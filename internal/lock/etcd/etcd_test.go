@@ -178,7 +178,7 @@ func TestPredecessorLeavesBeforeTheWatch(t *testing.T) {
 			if err := waiter.waitForTurn(ctx, before); err != nil {
 				t.Errorf("waitForTurn: %v", err)
 			}
-			if err := session.end(); err != nil { // deletes the waiter's key
+			if err := waiter.session.end(); err != nil { // deletes the waiter's key
 				t.Error(err)
 			}
 			if again {
