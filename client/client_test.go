@@ -371,14 +371,18 @@ func TestRetryAfter(t *testing.T) {
 		{"longer than a number can say", ctx, client.WithTries(4), "99999999999999999999", math.MaxInt32 * time.Second},
 		{"a date that is too far away for a number", ctx, client.WithTries(4), "Fri, 31 Dec 9999 23:59:59 GMT", math.MaxInt64},
 	} {
-		s.fail(refused(503, "busy", tt.retryAfter))
-		_, err := s.client(t, tt.option).Place(tt.ctx, one("u-1"))
-		p, ok := errors.AsType[*client.Problem](err)
-		if !ok || p.Type != client.Busy || p.RetryAfter != tt.want || len(s.requests()) != 1 || tt.ctx.Err() != nil {
-			t.Errorf("%s: %v", tt.name, err)
-		}
-		if _, open := errors.AsType[*client.UnknownOutcome](err); open {
-			t.Errorf("%s: %v leaves the outcome open", tt.name, err)
+		for reason, refusal := range map[client.ProblemType]fault{
+			client.Busy: refused(503, "busy", tt.retryAfter), client.RateLimited: refused(429, "rate-limited", tt.retryAfter),
+		} {
+			s.fail(refusal)
+			_, err := s.client(t, tt.option).Place(tt.ctx, one("u-1"))
+			p, ok := errors.AsType[*client.Problem](err)
+			if !ok || p.Type != reason || p.RetryAfter != tt.want || len(s.requests()) != 1 || tt.ctx.Err() != nil {
+				t.Errorf("%s: %v", tt.name, err)
+			}
+			if _, open := errors.AsType[*client.UnknownOutcome](err); open {
+				t.Errorf("%s: %v leaves the outcome open", tt.name, err)
+			}
 		}
 	}
 	gone, giveUp := context.WithCancel(ctx)

@@ -44,11 +44,7 @@ type seen struct{ method, path, key string }
 type fault func(w http.ResponseWriter, r *http.Request, service http.Handler)
 
 // open starts a shop. If queue is set, it queues orders; Commit then commits them.
-func open(queue bool) (*shop, error) { return openLimited(queue, 10, 0) }
-
-// openLimited is open with this many units, for a service that admits rateLimit requests a second
-// from a client. 0 means any number.
-func openLimited(queue bool, units, rateLimit int64) (*shop, error) {
+func open(queue bool) (*shop, error) {
 	ctx := context.Background()
 	spec, _ := assembly.FindStrategy(assembly.DefaultStrategy)
 	if queue {
@@ -68,12 +64,11 @@ func openLimited(queue bool, units, rateLimit int64) (*shop, error) {
 	if queue {
 		s.close = append(s.close, instance.RunBeside(ctx))
 	}
-	if _, _, err := instance.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: units}); err != nil {
+	if _, _, err := instance.Stock.SetStock(ctx, stock.Setting{SKU: "10001", Kind: stock.Product, Total: 10}); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.service = httpapi.New(httpapi.Config{
 		Orders: instance.Orders, Stock: instance.Stock, Ready: instance.Reconciler.Ready,
-		RateLimit: float64(rateLimit), RateBurst: int(rateLimit),
 		Strategies: httpapi.Strategies{Running: spec.Name, Guard: true, All: []httpapi.Strategy{{Name: spec.Name, Gate: spec.Gate, Cutter: spec.Cutter, Sound: spec.Sound, Detail: spec.Detail, Promise: spec.Promise}}},
 		AdminToken: adminToken, Loopback: true, Metrics: http.NotFoundHandler(), Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 		Draining: func() bool { return false }, RequestTimeout: 10 * time.Second,

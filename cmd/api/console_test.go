@@ -3,10 +3,11 @@ package main
 import (
 	"encoding/json"
 	"io"
-	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestConsoleOff checks that --console off leaves nothing behind.
@@ -29,11 +30,7 @@ func TestConsoleOff(t *testing.T) {
 // TestRushOptions checks which services run rushes.
 func TestRushOptions(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	listener := testenv.Listen(t)
 	for flags, unavailable := range map[string]string{
 		"": "",
 		"--rate-limit 5 --admin-token 0123456789abcdef": "",

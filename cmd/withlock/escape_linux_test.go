@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -72,10 +71,4 @@ func TestEscapes(t *testing.T) {
 			}
 		})
 	}
-}
-
-// hasEnded reports whether the process has ended.
-func hasEnded(pid int) bool {
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	return err != nil || strings.Contains(string(stat), ") Z ")
 }

@@ -91,25 +91,25 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// parsed returns the configuration of the flags.
-func parsed(t *testing.T, flags ...string) config {
+// parsed returns the configuration of the arguments.
+func parsed(t *testing.T, args []string) config {
 	t.Helper()
-	c, err := parse(append([]string{"--redis", "redis://127.0.0.1:1", "--name", "a"}, flags...), nil, io.Discard)
+	c, err := parse(args, nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
+// asksNoServer are flags for a lock that the test grants.
+var asksNoServer = []string{"--redis", "redis://127.0.0.1:1", "--name", "a", "--lease", "1h"}
+
 // TestShortLease checks that a grace that does not fit into the lease that the servers grant is a
 // mistake of the user.
 func TestShortLease(t *testing.T) {
 	t.Parallel()
-	c := parsed(t, "--lease", "1h", "--grace", "30m", "--", "true")
-	var code exitError
-	if err := runAndUnlock(c, fakeLease{}.confirmedFor(time.Minute).slot(t), nil); !errors.As(err, &code) || code.code != exitUsage {
-		t.Errorf("exit code %d, %v, want %d", code.code, err, exitUsage)
-	}
+	c := parsed(t, with(asksNoServer, "--grace", "30m", "--", "true"))
+	mustFail(t, runAndUnlock(c, fakeLease{}.confirmedFor(time.Minute).slot(t), nil), exitUsage)
 }
 
 // TestLateConfirmation checks that the command does not begin if withlock was stopped while it
@@ -126,11 +126,8 @@ func TestLateConfirmation(t *testing.T) {
 // TestLostAtUnlock checks the exit code if withlock learns only from Unlock that the lock was lost.
 func TestLostAtUnlock(t *testing.T) {
 	t.Parallel()
-	c := parsed(t, "--lease", "1h", "--", "true")
-	var code exitError
-	if err := runAndUnlock(c, fakeLease{unlocked: lock.ErrDeleted}.confirmedFor(time.Hour).slot(t), nil); !errors.As(err, &code) || code.code != exitLost {
-		t.Errorf("exit code %d, %v, want %d", code.code, err, exitLost)
-	}
+	c := parsed(t, with(asksNoServer, "--", "true"))
+	mustFail(t, runAndUnlock(c, fakeLease{unlocked: lock.ErrDeleted}.confirmedFor(time.Hour).slot(t), nil), exitLost)
 }
 
 // TestGuardKillsInTime checks that the guard of a withlock that has died kills the command before

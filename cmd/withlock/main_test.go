@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
@@ -343,29 +342,50 @@ func TestCutOff(t *testing.T) {
 	holder.mustExit(exitLost)
 }
 
-// redisClient returns a client of the Redis of all tests.
-func redisClient(t *testing.T) *redis.Client {
+// takeAway deletes the lock in the Redis of all tests.
+func takeAway(t *testing.T, name string) {
 	t.Helper()
-	options, err := redis.ParseURL(testenv.Redis(t))
-	if err != nil {
+	if err := storetest.Redis(t, testenv.Redis(t)).Del(t.Context(), name).Err(); err != nil {
 		t.Fatal(err)
 	}
-	client := redis.NewClient(options)
-	t.Cleanup(func() { client.Close() })
-	return client
+}
+
+// startStubborn starts withlock with a stubborn command, for a lock in the Redis of all tests, and
+// waits until the command runs. The file group in the folder has its processes.
+func startStubborn(t *testing.T, grace string) (w *withlock, folder, name string) {
+	t.Helper()
+	folder = t.TempDir()
+	flags, name := onRedis(t)
+	w = start(t, folder, with(flags, with([]string{"--grace", grace}, shell(stubborn("group"))...)...)...)
+	awaitFile(t, filepath.Join(folder, "group"))
+	return w, folder, name
+}
+
+// startHolder starts withlock with a command that runs until letGo is called, and waits until the
+// command runs.
+func startHolder(t *testing.T, folder string, flags []string) (w *withlock, letGo func()) {
+	t.Helper()
+	letGo = makeGo(t, folder)
+	w = start(t, folder, with(flags, shell("echo > ready; "+awaitGo)...)...)
+	awaitFile(t, filepath.Join(folder, "ready"))
+	return w, letGo
+}
+
+// mustFail checks the exit code of an error.
+func mustFail(t *testing.T, err error, code int) {
+	t.Helper()
+	var exit exitError
+	if !errors.As(err, &exit) || exit.code != code {
+		t.Errorf("exit code %d, %v, want %d", exit.code, err, code)
+	}
 }
 
 // TestLockTakenAway checks that a command is ended after its lock was deleted, and killed if it
 // ignores SIGTERM.
 func TestLockTakenAway(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	flags, name := onRedis(t) // the lock's own check runs only after a third of the lease
-	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(stubborn("group"))...)...)...)
-	awaitFile(t, filepath.Join(folder, "group"))
-	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
-		t.Fatal(err)
-	}
+	w, folder, name := startStubborn(t, "300ms") // the lock's own check runs only after a third of the lease
+	takeAway(t, name)
 	w.mustExit(exitLost)
 	if said := w.errors.String(); !strings.Contains(said, "confirming "+name) { // the loss must be noticed before Unlock
 		t.Errorf("withlock wrote %q", said)
@@ -378,14 +398,17 @@ func TestLockTakenAway(t *testing.T) {
 func mustHaveEnded(t *testing.T, folder string) {
 	t.Helper()
 	for _, id := range strings.Fields(awaitFile(t, filepath.Join(folder, "group"))) {
-		stat, err := os.ReadFile("/proc/" + id + "/stat")
-		if err != nil { // the process is gone
-			continue
-		}
-		if _, fields, _ := bytes.Cut(stat, []byte(") ")); fields[0] != 'Z' && fields[0] != 'X' {
-			t.Errorf("a process of the command runs on: %s", stat)
+		if !hasEnded(int(number(t, id))) {
+			t.Errorf("the process %s of the command runs on", id)
 		}
 	}
+}
+
+// hasEnded reports whether the process has ended.
+func hasEnded(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return err != nil || strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X")
 }
 
 // TestSignals checks that a signal reaches the command and its children, that the exit
@@ -423,7 +446,7 @@ func TestSignals(t *testing.T) {
 // mustBeFree checks that Redis stores nothing for the lock but its last token.
 func mustBeFree(t *testing.T, name string) {
 	t.Helper()
-	n, err := redisClient(t).Exists(t.Context(), name, "holdfast_holders:{"+name+"}").Result()
+	n, err := storetest.Redis(t, testenv.Redis(t)).Exists(t.Context(), name, "holdfast_holders:{"+name+"}").Result()
 	if err != nil || n != 0 {
 		t.Errorf("Redis stores %d keys of the lock, %v", n, err)
 	}
@@ -451,9 +474,7 @@ func TestSignalWhileWaiting(t *testing.T) {
 	t.Parallel()
 	forAll(t, []string{"etcd", "mysql"}, func(t *testing.T, flags []string) {
 		folder := t.TempDir()
-		letGo := makeGo(t, folder)
-		holder := start(t, folder, with(flags, shell("echo > ready; "+awaitGo)...)...)
-		awaitFile(t, filepath.Join(folder, "ready"))
+		holder, letGo := startHolder(t, folder, flags)
 		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 			waiter := start(t, folder, with(flags, shell("echo > ran")...)...)
 			waiter.awaitConnection()
@@ -490,13 +511,10 @@ func TestSignalWithTheLock(t *testing.T) {
 			}
 		}
 	})
-	c, err := parse(with(flags, "--redis", proxy.Through(testenv.Redis(t)), "--", "false"), nil, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var code exitError
-	if err := holdAndRun(c, signals); !errors.As(err, &code) || code.code != exitNotAcquired || !strings.Contains(err.Error(), "interrupted") {
-		t.Errorf("exit code %d, %v, want %d", code.code, err, exitNotAcquired)
+	err := holdAndRun(parsed(t, with(flags, "--redis", proxy.Through(testenv.Redis(t)), "--", "false")), signals)
+	mustFail(t, err, exitNotAcquired)
+	if err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("the error is %v", err)
 	}
 	mustBeFree(t, name)
 }
@@ -552,10 +570,7 @@ func TestChildrenEndWithTheLock(t *testing.T) {
 // TestKilled checks that the command ends when withlock is killed.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	flags, _ := onRedis(t)
-	w := start(t, folder, with(flags, with([]string{"--grace", "100ms"}, shell(stubborn("group"))...)...)...)
-	awaitFile(t, filepath.Join(folder, "group"))
+	w, folder, _ := startStubborn(t, "100ms")
 	guard := guardOf(t, w.cmd.Process.Pid)
 	w.signal(syscall.SIGKILL)
 	testenv.Await(t, "the guard ends", func() bool { return !isAlive(guard) }) // the guard leads its own process group
@@ -687,10 +702,8 @@ func TestOpenFiles(t *testing.T) {
 func TestReplacedProgram(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	letGo := makeGo(t, folder)
 	flags, _ := onRedis(t)
-	holder := start(t, folder, with(flags, shell("echo > ready; "+awaitGo)...)...)
-	awaitFile(t, filepath.Join(folder, "ready"))
+	holder, letGo := startHolder(t, folder, flags)
 	program := filepath.Join(folder, "withlock")
 	if err := os.Link(os.Args[0], program); err != nil {
 		t.Fatal(err)
@@ -743,10 +756,7 @@ func TestConnectionOfTheGuard(t *testing.T) {
 // TestGuardKilled checks that the command ends if the guard does.
 func TestGuardKilled(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	flags, _ := onRedis(t)
-	w := start(t, folder, with(flags, with([]string{"--grace", "300ms"}, shell(stubborn("group"))...)...)...)
-	awaitFile(t, filepath.Join(folder, "group"))
+	w, folder, _ := startStubborn(t, "300ms")
 	guard := guardOf(t, w.cmd.Process.Pid)
 	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -769,9 +779,7 @@ func TestGuardStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Kill(guard, syscall.SIGCONT) }) // if withlock has not ended it
-	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
-		t.Fatal(err)
-	}
+	takeAway(t, name)
 	w.mustExit(exitLost)
 	awaitFile(t, filepath.Join(folder, "terminated"))
 }
@@ -782,13 +790,8 @@ func TestLostBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	flags, name := onRedis(t)
 	c, slot := acquireHere(t, flags)
-	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
-		t.Fatal(err)
-	}
-	var code exitError
-	if err := runAndUnlock(c, slot, nil); !errors.As(err, &code) || code.code != exitNotAcquired {
-		t.Errorf("exit code %d, %v, want %d", code.code, err, exitNotAcquired)
-	}
+	takeAway(t, name)
+	mustFail(t, runAndUnlock(c, slot, nil), exitNotAcquired)
 }
 
 // TestLostConnectionBeforeTheCommand checks the same for a SQL lock whose connection is lost,
@@ -802,10 +805,7 @@ func TestLostConnectionBeforeTheCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-slot.Context().Done()
-	var code exitError
-	if err := runAndUnlock(c, slot, nil); !errors.As(err, &code) || code.code != exitNotAcquired {
-		t.Errorf("exit code %d, %v, want %d", code.code, err, exitNotAcquired)
-	}
+	mustFail(t, runAndUnlock(c, slot, nil), exitNotAcquired)
 }
 
 // TestOutlast checks that withlock keeps the lock while a process that it could not end is alive,
@@ -834,9 +834,7 @@ func TestOutlast(t *testing.T) {
 		t.Fatal("outlast returned while the process runs")
 	default:
 	}
-	if err := redisClient(t).Del(t.Context(), name).Err(); err != nil {
-		t.Fatal(err)
-	}
+	takeAway(t, name)
 	testenv.Receive(t, "outlast notices that the lock is lost", returned)
 	if err := slot.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Error(err)
@@ -846,10 +844,7 @@ func TestOutlast(t *testing.T) {
 // acquireHere takes the lock in the test's process.
 func acquireHere(t *testing.T, flags []string) (config, *recipe.Slot) {
 	t.Helper()
-	c, err := parse(with(flags, "--", "true"), nil, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parsed(t, with(flags, "--", "true"))
 	slot, closeSemaphore, err := acquire(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -1018,10 +1013,7 @@ func TestNotMigrated(t *testing.T) {
 			dbURL := database.URL(t)
 			backend, _, _ := strings.Cut(dbURL, ":")
 			for _, wait := range [][]string{nil, {"--wait", "0s"}, {"--wait", "30s"}} {
-				c, err := parse(append([]string{"--lock", backend, "--db", dbURL, "--name", "a"}, append(wait, "--", "true")...), nil, io.Discard)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := parsed(t, append([]string{"--lock", backend, "--db", dbURL, "--name", "a"}, append(wait, "--", "true")...))
 				var code exitError // an error without a code exits with exitFailed
 				if err := holdAndRun(c, nil); err == nil || errors.As(err, &code) || !strings.Contains(err.Error(), "fencing_tokens") || !strings.Contains(err.Error(), "api migrate up") {
 					t.Errorf("with %v: %v", wait, err)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -158,8 +159,9 @@ func TestTerminalBeforeTheCommand(t *testing.T) {
 	if err := os.Remove(pause); err != nil {
 		t.Fatal(err)
 	}
+	client := storetest.Redis(t, testenv.Redis(t))
 	testenv.Await(t, "the lock is free", func() bool {
-		n, err := redisClient(t).Exists(t.Context(), name).Result()
+		n, err := client.Exists(t.Context(), name).Result()
 		return err == nil && n == 0
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -54,10 +53,7 @@ func TestZombies(t *testing.T) {
 				_ = test.cmd.Wait()
 			}()
 			pid := test.cmd.Process.Pid
-			testenv.Await(t, "the first thread ends", func() bool {
-				stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-				return err == nil && strings.Contains(string(stat), ") Z ")
-			})
+			testenv.Await(t, "the first thread ends", func() bool { return hasEnded(pid) })
 			if got := isAlive(pid); got != test.alive {
 				t.Errorf("isAlive returns %v, want %v", got, test.alive)
 			}
@@ -72,11 +68,8 @@ func TestZombies(t *testing.T) {
 // all processes at once. Then only the command decides how it ends.
 func TestGuardIgnoresSignals(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	letGo := makeGo(t, folder)
 	flags, _ := onRedis(t)
-	w := start(t, folder, with(flags, shell("echo > ready; "+awaitGo)...)...)
-	awaitFile(t, filepath.Join(folder, "ready"))
+	w, letGo := startHolder(t, t.TempDir(), flags)
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(guardOf(t, w.cmd.Process.Pid)) + "/status")
 	if err != nil {
 		t.Fatal(err)

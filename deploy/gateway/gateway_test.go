@@ -753,11 +753,7 @@ func redisGone(s *shop, own *testenv.RedisServer) {
 // pass without asking.
 func TestRedisPause(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // a Redis that closes its connections
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	listener := testenv.Listen(t) // a Redis that closes its connections
 	var asked atomic.Int64
 	go func() {
 		for {

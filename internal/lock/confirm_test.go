@@ -33,19 +33,12 @@ func TestConfirm(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			b := make(grantsInTurn, 1)
-			b <- test.grant
-			lease, err := New(b).Lock(t.Context(), "a")
-			if err != nil {
-				t.Fatal(err)
-			}
+			lease := mustLock(t, granting(test.grant), "a")
 			c := lease.(Confirmer)
 			if until, err := c.Confirm(t.Context()); !until.Equal(test.until) || !errors.Is(err, test.err) {
 				t.Errorf("confirmed until %v, %v; want %v, %v", until, err, test.until, test.err)
 			}
-			if err := lease.Unlock(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			mustUnlock(t, lease)
 			if _, err := c.Confirm(t.Context()); err == nil {
 				t.Error("a lease that has ended is confirmed")
 			}

@@ -39,32 +39,38 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	fails := func(err error) func(context.Context, bool, func(error)) (Grant, error) {
-		return func(context.Context, bool, func(error)) (Grant, error) { return nil, err }
-	}
 	for _, test := range []struct {
-		name  string
-		ctx   context.Context
-		lock  string
-		fails func(context.Context, bool, func(error)) (Grant, error)
-		want  error
-		asked int
+		name    string
+		ctx     context.Context
+		cancels bool // the context ends before the backend answers
+		lock    string
+		answer  error // of the backend
+		want    error
+		asked   int
 	}{
-		{"invalid name", t.Context(), "", nil, ErrName, 0},
-		{"ended context", ended, "a", nil, context.Canceled, 0},
-		{"failed backend", t.Context(), "a", fails(errBackend), errBackend, 1},
-		{"held elsewhere", t.Context(), "a", fails(ErrHeld), ErrHeld, 1},
-		{"failed as the time ran out", pastDeadline{t.Context()}, "a", fails(errBackend), context.DeadlineExceeded, 1},
-		{"held elsewhere as the time ran out", pastDeadline{t.Context()}, "a", fails(ErrHeld), ErrHeld, 1},
+		{"invalid name", t.Context(), false, "", nil, ErrName, 0},
+		{"ended context", ended, false, "a", nil, context.Canceled, 0},
+		{"failed backend", t.Context(), false, "a", errBackend, errBackend, 1},
+		{"held elsewhere", t.Context(), false, "a", ErrHeld, ErrHeld, 1},
+		{"failed as the time ran out", pastDeadline{t.Context()}, false, "a", errBackend, context.DeadlineExceeded, 1},
+		{"held elsewhere as the time ran out", pastDeadline{t.Context()}, false, "a", ErrHeld, ErrHeld, 1},
+		{"failed as it was cancelled", t.Context(), true, "a", errBackend, context.Canceled, 1}, // a client library may return its own error
 	} {
 		for name, request := range map[string]func(*locker, context.Context, string) (Lease, error){
 			"Lock": (*locker).Lock, "TryLock": (*locker).TryLock,
 		} {
 			for _, owner := range []string{"", "owner"} {
 				t.Run(name+" "+owner+" "+test.name, func(t *testing.T) {
-					b := &scripted{acquire: test.fails}
+					ctx, cancel := context.WithCancel(WithOwner(test.ctx, owner))
+					defer cancel()
+					b := &scripted{acquire: func(context.Context, bool, func(error)) (Grant, error) {
+						if test.cancels {
+							cancel()
+						}
+						return localGrant(1), test.answer
+					}}
 					l := newLocker(b)
-					lease, err := request(l, WithOwner(test.ctx, owner), test.lock)
+					lease, err := request(l, ctx, test.lock)
 					if lease != nil || !errors.Is(err, test.want) || b.asked != test.asked {
 						t.Errorf("%v, %v after %d requests to the backend; want %v after %d", lease, err, b.asked, test.want, test.asked)
 					}
@@ -75,21 +81,6 @@ func TestRefusals(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestFailedAsItWasCancelled checks that Lock returns ctx's error, although a cancelled client
-// library may return its own.
-func TestFailedAsItWasCancelled(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	l := newLocker(&scripted{acquire: func(context.Context, bool, func(error)) (Grant, error) {
-		cancel()
-		return nil, errBackend
-	}})
-	if _, err := l.Lock(ctx, "a"); !errors.Is(err, context.Canceled) {
-		t.Errorf("Lock: %v, want %v", err, context.Canceled)
-	}
-	mustBeEmpty(t, l)
 }
 
 func mustLockBy(t *testing.T, l *locker, owner string) Lease {
@@ -232,10 +223,7 @@ func TestFailedUnlock(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		for _, grant := range []Grant{refusesRelease{}, refusesPipelined{}, refusesHandover{}} {
 			synctest.Test(t, func(t *testing.T) {
-				grants := make(grantsInTurn, 2)
-				grants <- grant
-				grants <- localGrant(2)
-				l := newLocker(grants)
+				l := granting(grant, localGrant(2))
 				lease := mustLock(t, l, "a")
 				granted := make(chan Lease, 1)
 				if waits {
@@ -306,10 +294,7 @@ func (slowRelease) Release(ctx context.Context) error {
 func TestWatchEndsWithUnlock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		grants := make(grantsInTurn, 2)
-		grants <- slowRelease{watched{localGrant(1), make(chan struct{}), make(chan error)}}
-		grants <- localGrant(2)
-		l := newLocker(grants)
+		l := granting(slowRelease{watched{localGrant(1), make(chan struct{}), make(chan error)}}, localGrant(2))
 		lease := mustLock(t, l, "a")
 		time.Sleep(2 * watchDelay)
 		waiter := make(chan Lease, 1)
@@ -362,9 +347,7 @@ func TestConnection(t *testing.T) {
 		{dialed{conn: conn}, conn, nil},
 		{dialed{conn: conn, err: errBackend}, nil, errBackend},
 	} {
-		grants := make(grantsInTurn, 1)
-		grants <- test.grant
-		lease := mustLock(t, newLocker(grants), "a")
+		lease := mustLock(t, granting(test.grant), "a")
 		if conn, err := lease.(Connected).Connection(); conn != test.conn || !errors.Is(err, test.err) {
 			t.Errorf("the connection of %T is %v, %v; want %v, %v", test.grant, conn, err, test.conn, test.err)
 		}

@@ -43,6 +43,15 @@ func (b grantsInTurn) Acquire(context.Context, string, bool, func(error)) (Grant
 	return <-b, nil
 }
 
+// granting returns a Locker whose backend returns these grants in turn.
+func granting(grants ...Grant) *locker {
+	b := make(grantsInTurn, len(grants))
+	for _, g := range grants {
+		b <- g
+	}
+	return newLocker(b)
+}
+
 func newExpiring(ends time.Duration) *expiring {
 	return &expiring{Grant: localGrant(1), until: time.Now().Add(ends)}
 }
@@ -65,10 +74,7 @@ func TestLeaseExpires(t *testing.T) {
 	t.Parallel()
 	t.Run("never renewed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := make(grantsInTurn, 2)
-			l := newLocker(b)
-			b <- newExpiring(2 * time.Second)
-			b <- newExpiring(5 * time.Second)
+			l := granting(newExpiring(2*time.Second), newExpiring(5*time.Second))
 			lease := mustLock(t, l, "a")
 			waiter := make(chan Lease, 1)
 			go func() { waiter <- mustLock(t, l, "a") }()
@@ -81,10 +87,8 @@ func TestLeaseExpires(t *testing.T) {
 	})
 	t.Run("renewed twice", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := make(grantsInTurn, 1)
 			g := newExpiring(2 * time.Second)
-			b <- g
-			lease := mustLock(t, newLocker(b), "a")
+			lease := mustLock(t, granting(g), "a")
 			g.renew(time.Now().Add(3 * time.Second))
 			time.Sleep(2500 * time.Millisecond)
 			g.renew(time.Now().Add(3 * time.Second))
@@ -93,16 +97,12 @@ func TestLeaseExpires(t *testing.T) {
 	})
 	t.Run("expired before it was granted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := make(grantsInTurn, 1)
-			b <- newExpiring(-time.Second)
-			mustEndAfter(t, mustLock(t, newLocker(b), "a"), 0, ErrExpired)
+			mustEndAfter(t, mustLock(t, granting(newExpiring(-time.Second)), "a"), 0, ErrExpired)
 		})
 	})
 	t.Run("handed over", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := make(grantsInTurn, 1)
-			l := newLocker(b)
-			b <- expiringHandsOver{newExpiring(time.Second), newExpiring(2 * time.Second)}
+			l := granting(expiringHandsOver{newExpiring(time.Second), newExpiring(2 * time.Second)})
 			lease := mustLock(t, l, "a")
 			waiter := make(chan Lease, 1)
 			go func() { waiter <- mustLock(t, l, "a") }()
@@ -113,9 +113,7 @@ func TestLeaseExpires(t *testing.T) {
 	})
 	t.Run("unlocked in time", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := make(grantsInTurn, 1)
-			b <- newExpiring(time.Second)
-			lease := mustLock(t, newLocker(b), "a")
+			lease := mustLock(t, granting(newExpiring(time.Second)), "a")
 			mustUnlock(t, lease)
 			time.Sleep(2 * time.Second)
 			if cause := context.Cause(lease.Context()); errors.Is(cause, ErrLost) {
@@ -162,10 +160,8 @@ func (g watched) Watch(ctx context.Context) error {
 func TestGrantIsWatched(t *testing.T) {
 	t.Parallel()
 	hold := func(t *testing.T) (Lease, watched) {
-		b := make(grantsInTurn, 1)
 		g := watched{localGrant(1), make(chan struct{}), make(chan error)}
-		b <- g
-		return mustLock(t, newLocker(b), "a"), g
+		return mustLock(t, granting(g), "a"), g
 	}
 	t.Run("deleted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -170,9 +170,7 @@ func TestHandover(t *testing.T) {
 				_ = lease.Unlock(t.Context())
 			}
 			mustUnlock(t, mustLock(t, l, "a")) // the lock is free again
-			if len(l.queue.lines) != 0 {
-				t.Error("the queue still has state for the name")
-			}
+			mustBeEmpty(t, l)
 		})
 	}
 }
@@ -216,9 +214,7 @@ func TestLeaseLostAfterHandover(t *testing.T) {
 		t.Errorf("TryLock while the waiter holds the lock: %v", err)
 	}
 	mustUnlock(t, second)
-	if len(l.queue.lines) != 0 {
-		t.Error("the queue still has state for the name")
-	}
+	mustBeEmpty(t, l)
 }
 
 func (h *hold) isLost() bool {
@@ -290,9 +286,7 @@ func TestNextWaiterAsksDuringRelease(t *testing.T) {
 		t.Errorf("TryLock while the waiter holds the lock: %v", err)
 	}
 	mustUnlock(t, second)
-	if len(l.queue.lines) != 0 {
-		t.Error("the queue still has state for the name")
-	}
+	mustBeEmpty(t, l)
 }
 
 // losesOnRelease is a grant whose Release waits for the lost callback.

@@ -47,21 +47,3 @@ func TestCheckName(t *testing.T) {
 		}
 	}
 }
-
-// TestInvalidNamesAreRefused checks that the backend gets no invalid name.
-func TestInvalidNamesAreRefused(t *testing.T) {
-	t.Parallel()
-	l := NewLocal()
-	for _, lock := range []func() (Lease, error){
-		func() (Lease, error) { return l.Lock(t.Context(), "a//b") },
-		func() (Lease, error) { return l.TryLock(t.Context(), "a//b") },
-		func() (Lease, error) { return l.RLock(t.Context(), "a//b") },
-	} {
-		if _, err := lock(); !errors.Is(err, ErrName) {
-			t.Errorf("locking a//b: %v, want %v", err, ErrName)
-		}
-	}
-	if len(l.queue.lines) > 0 {
-		t.Error("the queue has an invalid name")
-	}
-}

@@ -12,10 +12,8 @@ import (
 func TestObserved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := make(grantsInTurn, 3)
 		var events []Event
-		l := Observed(New(b), "fake", func(e Event) { events = append(events, e) })
-		b <- localGrant(1)
+		l := Observed(granting(localGrant(1), newExpiring(8*time.Second)), "fake", func(e Event) { events = append(events, e) })
 		lease := mustLock(t, l, "a")
 		if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
 			t.Fatal(err)
@@ -27,9 +25,8 @@ func TestObserved(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		mustUnlock(t, lease)
-		mustUnlock(t, lease) // reports nothing
-		b <- newExpiring(5 * time.Second)
-		lease = mustLock(t, l, "b")
+		mustUnlock(t, lease)        // reports nothing
+		lease = mustLock(t, l, "b") // 3 s after the start
 		<-lease.Context().Done()
 		synctest.Wait()
 		if n := len(events); n != 6 {
@@ -67,10 +64,8 @@ func (brokenRelease) Release(context.Context) error { return ErrDeleted }
 // lock was lost.
 func TestObserved_LossFoundByUnlock(t *testing.T) {
 	t.Parallel()
-	b := make(grantsInTurn, 1)
-	b <- brokenRelease{}
 	var last Event
-	l := Observed(New(b), "fake", func(e Event) { last = e })
+	l := Observed(granting(brokenRelease{}), "fake", func(e Event) { last = e })
 	if err := mustLock(t, l, "a").Unlock(t.Context()); !errors.Is(err, ErrDeleted) {
 		t.Errorf("Unlock: %v, want %v", err, ErrDeleted)
 	}

@@ -172,7 +172,7 @@ var placing = []mutant{
 	{"a take that is recorded twice is a duplicate", record, "case o.Holds(r.take.TakeID):\n\t\t\tr.committedAs(o)", "case false:\n\t\t\tr.committedAs(o)", "internal/ledger TestTimes/SQLite"},
 	{"a group is committed at once although it does not fit", groupCommit, "first = tx.Expect(plan.GroupCut.Rows, plan.GroupCut.Statement, first)", "tx.AtCommit(plan.GroupCut.Statement)", "internal/ledger TestPlannedGroup/PostgreSQL"},
 	{"setting duplicates apart overwrites the group", record, "first = make([]*recording, 0, len(rs)) // rs", "first = rs[:0] // rs", "internal/ledger TestDistinct"},
-	{"an unreadable mark stays", gateMark, "return stock.Mark{}, nil", "return stock.Mark{}, err", "internal/stock/gate TestUnreadableMark"},
+	{"an unreadable mark stays", gateMark, "return stock.Mark{}, nil", "return stock.Mark{}, err", "internal/stock/gate TestMark"},
 	{"an unreadable record hides the others", gateScan, "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\terrs = append(errs, err)", "to.add(pairs[0], pairs[1]); err != nil {\n\t\t\treturn firstCursor, err", "internal/stock/gate TestUnreadableRecords"},
 	{"each take that is recovered is logged", recovery, "r.log.Debug(\"recovered a take left", "r.log.Info(\"recovered a take left", "internal/reconcile TestRecoveryLogs"},
 	{"a take that cannot be resolved stops recovery", recovery, "errs = append(errs, fmt.Errorf(\"recovering take %s: %w\", t.TakeID, err))\n\t\t\tcontinue", "return next, err", "internal/reconcile TestRecoveryGoesOn"},

@@ -27,9 +27,9 @@ const (
 var scripts = []mutant{
 	{"one more than there is, at the gate", takeLua, "available[i] < units[l]", "available[i] + 1 < units[l]", "internal/protocol TestRush/SQLite/lua"},
 	{"line 1 kept when line 2 fails, at the gate", takeLua, "if refusal == 0 then", "if refusal == 0 or at > numbers[first[t]] then", "internal/protocol TestPlace/SQLite/lua_unguarded"},
-	{"a read under an older token", readLua, "token < tonumber(fence)", "false", "internal/stock/gate TestOutlivedLock/redis/before/fence_true"},
-	{"a read raises no fence", readLua, "change .. ' ' .. ARGV[4]", "change .. ' ' .. fence", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
-	{"a write does not check the fence", writeLua, "ARGV[a + 1] ~= '0' and", "false and", "internal/stock/gate TestOutlivedLock/redis/between/fence_true"},
+	{"a read under an older token", readLua, "token < tonumber(fence)", "false", "internal/stock/gate TestOutlivedLock/before/fence_true"},
+	{"a read raises no fence", readLua, "change .. ' ' .. ARGV[4]", "change .. ' ' .. fence", "internal/stock/gate TestOutlivedLock/between/fence_true"},
+	{"a write does not check the fence", writeLua, "ARGV[a + 1] ~= '0' and", "false and", "internal/stock/gate TestOutlivedLock/between/fence_true"},
 	{"a give without units raises no fence", giveLua, "if given or epoch and token", "if given and token", "internal/stock/gate TestGiveFencesALateWrite"},
 	{"a give raises the fence of a later generation", giveLua, " and tonumber(epoch) <= LAST_EPOCH", "", "internal/stock/gate TestGiveFencesALateWrite"},
 	{"give does not check the fence", giveLua, "token > 0 and token <", "false and token <", "internal/stock/gate TestFencesAreKept"},

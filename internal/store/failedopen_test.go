@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -105,11 +104,7 @@ func withParameter(t *testing.T, rawURL, name, value string) string {
 func TestOpenRedis_Refused(t *testing.T) {
 	t.Parallel()
 	for scheme, begin := range map[string]byte{"redis://": '*', "rediss+cluster://": 0x16} { // the first byte of a command or record
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
+		listener := testenv.Listen(t)
 		closed := make(chan error, 1)
 		go func() {
 			conn, err := listener.Accept()

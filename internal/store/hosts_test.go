@@ -179,11 +179,7 @@ func TestSeveralHosts(t *testing.T) {
 // keep the next one from being used.
 func TestSeveralHosts_Silent(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() }) // the subtests run after this function
+	listener := testenv.Listen(t)
 	for _, d := range testenv.NetworkDatabases() {
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()

@@ -42,6 +42,8 @@ func tables(t testing.TB, s *SQL) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return name == "schema_migrations" })
 }
 
+// TestMigrate_UpDownUp checks the tables after each migration. A ledger keeps its ID until its
+// tables are dropped and created again.
 func TestMigrate_UpDownUp(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
@@ -75,16 +77,11 @@ func TestMigrate_UpDownUp(t *testing.T) {
 		if got := tables(t, s); !slices.Equal(got, want) {
 			t.Errorf("tables %q, want %q", got, want)
 		}
-		for range latest {
-			before, _, err := s.SchemaVersion(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.MigrateDown(ctx); err != nil {
-				t.Fatal(err)
-			}
-			checkVersion(t, s, before-1)
+		first, again := ledgerID(t, s), ledgerID(t, s)
+		if first != again || first == uuid.Nil {
+			t.Errorf("the ledger's ID is %v, and then %v", first, again)
 		}
+		migrateDownTo(t, s, 0)
 		if err := s.MigrateDown(ctx); err != nil {
 			t.Errorf("MigrateDown of an empty database: %v", err)
 		}
@@ -96,7 +93,29 @@ func TestMigrate_UpDownUp(t *testing.T) {
 		}
 		checkVersion(t, s, latest)
 		checkRoundTrip(t, s)
+		if id := ledgerID(t, s); id == first {
+			t.Errorf("the new ledger has the ID of the first, %v", id)
+		}
 	})
+}
+
+func ledgerID(t *testing.T, s *SQL) uuid.UUID {
+	t.Helper()
+	id, err := s.LedgerID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// versionOf returns the version of the schema.
+func versionOf(t *testing.T, s *SQL) uint {
+	t.Helper()
+	version, _, err := s.SchemaVersion(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return version
 }
 
 func checkVersion(t testing.TB, s *SQL, want uint) {
@@ -262,12 +281,7 @@ func TestMigrate_CountedClaims(t *testing.T) {
 // migrateDownTo reverts the migrations after the version.
 func migrateDownTo(t *testing.T, s *SQL, version uint) {
 	t.Helper()
-	for {
-		if now, _, err := s.SchemaVersion(t.Context()); err != nil {
-			t.Fatal(err)
-		} else if now <= version {
-			return
-		}
+	for versionOf(t, s) > version {
 		if err := s.MigrateDown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -305,10 +319,7 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
-		latest, _, err := s.SchemaVersion(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		latest := versionOf(t, s)
 		id := "'0123456789abcdef'"
 		if s.dialect == sqltx.Postgres {
 			id = "'01234567-89ab-cdef-0123-456789abcdef'"
@@ -362,32 +373,13 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 	})
 }
 
-// writingDriver writes once, before it marks the schema as dirty or before the first
-// statement of a migration.
-type writingDriver struct {
-	migrationDriver
-	beforeDirty, beforeStatement func()
-}
-
-func (d *writingDriver) SetVersion(version int, dirty bool) error {
-	if dirty {
-		d.beforeDirty()
-	}
-	return d.migrationDriver.SetVersion(version, dirty)
-}
-
-func (d *writingDriver) Run(migration io.Reader) error {
-	d.beforeStatement()
-	return d.migrationDriver.Run(migration)
-}
-
 // TestMigrateDown_WhileServing makes an instance report a payment while a migration is reverted
 // that was unused at the first check. Either the payment is refused to the instance, or the
 // migration is not reverted.
 func TestMigrateDown_WhileServing(t *testing.T) {
 	t.Parallel()
 	id := map[sqltx.Dialect]string{sqltx.Postgres: "01234567-89ab-cdef-0123-456789abcdef"}
-	for _, when := range []string{"before the version is dirty", "before the first statement"} {
+	for when, at := range map[string]string{"before the version is dirty": "dirty", "before the first statement": "run"} {
 		t.Run(when, func(t *testing.T) {
 			forEachSQL(t, func(t *testing.T, dbURL string) {
 				s := migrated(t, dbURL)
@@ -401,14 +393,14 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 					defer cancel()
 					_, paid = s.pool.ExecContext(ctx, payment)
 				})
-				before, sound := write, s.migrations
-				during := func() {}
-				if when != "before the version is dirty" {
-					before, during = during, before
-				}
+				sound := s.migrations
 				s.migrations = func(ctx context.Context) (migrationDriver, error) {
 					driver, err := sound(ctx)
-					return &writingDriver{driver, before, during}, err
+					return hookedDriver{driver, func(change string) {
+						if change == at {
+							write()
+						}
+					}, func() {}}, err
 				}
 				err := s.MigrateDown(t.Context())
 				if paid != nil { // the instance got a success
@@ -536,9 +528,7 @@ func TestMigrate_ProcessesAtOnce(t *testing.T) {
 		if err := s.CheckSchema(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.LedgerID(t.Context()); err != nil {
-			t.Error(err)
-		}
+		ledgerID(t, s)
 	})
 }
 
@@ -619,10 +609,7 @@ func TestWholeDriver_FailureChangesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := migrated(t, url(t))
-			version, _, err := s.SchemaVersion(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			version := versionOf(t, s)
 			driver, err := s.migrations(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -23,31 +23,28 @@ import (
 	"github.com/holdfast-stock/holdfast/migrations"
 )
 
-// killingDriver kills the process before its nth change of the database.
-type killingDriver struct {
+// hookedDriver calls before with each change of the database that begins: dirty, run, clean or
+// unlock. It calls after when the changes before unlock have ended.
+type hookedDriver struct {
 	migrationDriver
-	left *int
+	before func(change string)
+	after  func()
 }
 
-func (d killingDriver) count() {
-	if *d.left--; *d.left == 0 {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {}
-	}
-}
-
-func (d killingDriver) Run(migration io.Reader) error {
-	d.count()
+func (d hookedDriver) Run(migration io.Reader) error {
+	d.before("run")
+	defer d.after()
 	return d.migrationDriver.Run(migration)
 }
 
-func (d killingDriver) SetVersion(version int, dirty bool) error {
-	d.count()
+func (d hookedDriver) SetVersion(version int, dirty bool) error {
+	d.before(map[bool]string{true: "dirty", false: "clean"}[dirty])
+	defer d.after()
 	return d.migrationDriver.SetVersion(version, dirty)
 }
 
-func (d killingDriver) Unlock() error {
-	d.count()
+func (d hookedDriver) Unlock() error {
+	d.before("unlock")
 	return d.migrationDriver.Unlock()
 }
 
@@ -66,7 +63,12 @@ func migrateAndDie(t *testing.T, command string) {
 	sound := s.migrations
 	s.migrations = func(ctx context.Context) (migrationDriver, error) {
 		driver, err := sound(ctx)
-		return killingDriver{driver, &left}, err
+		return hookedDriver{driver, func(string) {
+			if left--; left == 0 {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		}, func() {}}, err
 	}
 	if parts[0] == "up" {
 		err = s.MigrateUp(t.Context())
@@ -120,10 +122,7 @@ func TestMigrate_Killed(t *testing.T) {
 				t.Parallel()
 				clean := migrated(t, d.URL(t))
 				fresh := shape(t, clean)
-				latest, _, err := clean.SchemaVersion(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				latest := versionOf(t, clean)
 				deaths := 0
 				for n, dies := 1, true; dies; n += stride {
 					dbURL := d.URL(t)
@@ -175,25 +174,19 @@ func TestMigrateUp_Dirty(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, testenv.MariaDB(t))
 	fresh := shape(t, s)
-	latest, _, err := s.SchemaVersion(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	latest := versionOf(t, s)
 	for at := int(latest); at > 0; at-- { // the version of the tables
 		for _, marked := range []int{at, at - 1} {
 			if marked == 0 {
 				marked = database.NilVersion
 			}
 			migrateDownTo(t, s, uint(at))
-			id, err := s.LedgerID(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			id := ledgerID(t, s)
 			run(t, s.DB(), "UPDATE schema_migrations SET version = ?, dirty = ?", marked, true)
 			when := fmt.Sprintf("the tables of version %d, marked as %d", at, marked)
 			checkCompleted(t, s, when, latest, fresh)
-			if after, err := s.LedgerID(t.Context()); err != nil || after != id {
-				t.Errorf("%s: the ledger's ID was %v, and is %v, %v", when, id, after, err)
+			if after := ledgerID(t, s); after != id {
+				t.Errorf("%s: the ledger's ID was %v, and is %v", when, id, after)
 			}
 		}
 	}
@@ -204,10 +197,7 @@ func TestMigrateUp_Dirty(t *testing.T) {
 func TestMigrateUp_Refused(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, testenv.MariaDB(t))
-	latest, _, err := s.SchemaVersion(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	latest := versionOf(t, s)
 	fresh := shape(t, s)
 	migrateDownTo(t, s, 2)
 	run(t, s.DB(), "ALTER TABLE orders DROP COLUMN expires_at") // an index of migration 3 needs it
@@ -221,29 +211,6 @@ func TestMigrateUp_Refused(t *testing.T) {
 	}
 	run(t, s.DB(), "ALTER TABLE orders ADD COLUMN expires_at DATETIME(6) NULL")
 	checkCompleted(t, s, "after a refused statement", latest, fresh)
-}
-
-// crashingDriver kills the server after its nth change of the database.
-type crashingDriver struct {
-	migrationDriver
-	left  *int
-	crash func()
-}
-
-func (d crashingDriver) count() {
-	if *d.left--; *d.left == 0 {
-		d.crash()
-	}
-}
-
-func (d crashingDriver) Run(migration io.Reader) error {
-	defer d.count()
-	return d.migrationDriver.Run(migration)
-}
-
-func (d crashingDriver) SetVersion(version int, dirty bool) error {
-	defer d.count()
-	return d.migrationDriver.SetVersion(version, dirty)
 }
 
 // TestMigrate_ServerKilled kills MariaDB after every change of the last `migrate up`, and in a
@@ -272,7 +239,11 @@ func TestMigrate_ServerKilled(t *testing.T) {
 			left := n
 			s.migrations = func(ctx context.Context) (migrationDriver, error) {
 				driver, err := sound(ctx)
-				return crashingDriver{driver, &left, server.Kill}, err
+				return hookedDriver{driver, func(string) {}, func() {
+					if left--; left == 0 {
+						server.Kill()
+					}
+				}}, err
 			}
 			err := migrate[verb](t.Context())
 			s.migrations = sound

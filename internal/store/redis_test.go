@@ -35,42 +35,6 @@ func openedRedis(t testing.TB, redisURL string) redis.UniversalClient {
 	return client
 }
 
-func TestOpenRedis_BadURL(t *testing.T) {
-	t.Parallel()
-	for _, redisURL := range []string{
-		"",
-		"localhost:6379",
-		"nonsense",
-		"http://u:s3same@h:1",
-		"redis+ring://u:s3same@h:1",
-		"redis://u:s3same@h1:1,h2:2",
-		"redis://u:s3s/ame@h:1",
-		"redis://u:s3same@h:1/x",
-		"redis://u:s3same@h:1?nonsense=1",
-		"redis+sentinel://u:s3same@h1:1,h2:2", // no master
-		"redis+sentinel://u:s3same@h1:1,/m",   // an empty host
-		"redis+sentinel://u:s3same@h1:1/m?nonsense=1",
-		"redis+sentinel://u:s3same@h1:1/m?db=x",
-		"redis+sentinel://u:s3s/ame@h1:1,h2:2/m",
-		"redis+cluster://u:s3same@h1:1,h2:x",
-		"redis+cluster://u:s3same@h1:1/0",
-		"rediss+cluster://u:s3same@h1:1?skip_verify=perhaps",
-	} {
-		t.Run(Redact(redisURL), func(t *testing.T) {
-			_, err := OpenRedis(t.Context(), redisURL)
-			if !errors.Is(err, ErrBadURL) {
-				t.Fatalf("error %v, want ErrBadURL", err)
-			}
-			if checked := CheckRedis(redisURL); checked == nil || checked.Error() != err.Error() {
-				t.Errorf("CheckRedis returns %v, and OpenRedis %v", checked, err)
-			}
-			if strings.Contains(err.Error(), "s3s") {
-				t.Errorf("the error contains a part of the password: %v", err)
-			}
-		})
-	}
-}
-
 func TestOpenRedis_SingleOptions(t *testing.T) {
 	t.Parallel()
 	client, _, err := redisClient("rediss://us%40er:p%2Fw@h?read_timeout=7s&max_retries=9&pool_size=3&db=4")
@@ -201,11 +165,7 @@ func newFaultyProxy(t testing.TB, redis string) *faultyProxy {
 // subscription has no deadline.
 func TestNoRetryDialer_Silent(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	listener := testenv.Listen(t)
 	dialled := make(chan error, 1)
 	go func() {
 		_, err := noRetryDialer(new(tls.Config))(context.Background(), "tcp", listener.Addr().String())
@@ -221,11 +181,7 @@ func TestNoRetryDialer_Silent(t *testing.T) {
 // written in part, its first commands may have run.
 func TestLostConnection_LooksFinal(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	listener := testenv.Listen(t)
 	for _, wrap := range []func(*net.TCPConn) net.Conn{
 		func(c *net.TCPConn) net.Conn { return &noRetryConn{c} },
 		func(c *net.TCPConn) net.Conn {

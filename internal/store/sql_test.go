@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,36 +20,65 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-func TestOpenSQL_BadURL(t *testing.T) {
+// TestBadURLs checks that an invalid URL is refused when it is checked and when it is opened, with the
+// same error, which does not contain the password.
+func TestBadURLs(t *testing.T) {
 	t.Parallel()
-	for _, dbURL := range []string{
-		"",
-		"nonsense",
-		"oracle://u:sesame@h/db",
-		"mysql://u:sesame@h",      // no database
-		"mysql://u:sesame@/db",    // no host
-		"mysql://u:ses/ame@h/db",  // unescaped
-		"mysql://u:se%zzame@h/db", // badly escaped
-		"mysql://u:sesame@h/db?tls=no-such-configuration",
-		"postgres://u:sesame@h",
-		"postgres://u:sesame@h/db?sslmode=maybe",
-		"postgres://u:ses#ame@h/db",
-		"sqlite://",
-		"sqlite:///",
-		"sqlite://relative/path",
+	for _, test := range []struct {
+		open  func(context.Context, string) error
+		check func(string) error
+		urls  []string
+	}{
+		{func(ctx context.Context, dbURL string) error { _, err := OpenSQL(ctx, dbURL); return err }, CheckSQL, []string{
+			"",
+			"nonsense",
+			"oracle://u:s3same@h/db",
+			"mysql://u:s3same@h",      // no database
+			"mysql://u:s3same@/db",    // no host
+			"mysql://u:s3s/ame@h/db",  // unescaped
+			"mysql://u:s3%zzame@h/db", // badly escaped
+			"mysql://u:s3same@h/db?tls=no-such-configuration",
+			"postgres://u:s3same@h",
+			"postgres://u:s3same@h/db?sslmode=maybe",
+			"postgres://u:s3s#ame@h/db",
+			"sqlite://",
+			"sqlite:///",
+			"sqlite://relative/path",
+		}},
+		{func(ctx context.Context, redisURL string) error { _, err := OpenRedis(ctx, redisURL); return err }, CheckRedis, []string{
+			"",
+			"localhost:6379",
+			"nonsense",
+			"http://u:s3same@h:1",
+			"redis+ring://u:s3same@h:1",
+			"redis://u:s3same@h1:1,h2:2",
+			"redis://u:s3s/ame@h:1",
+			"redis://u:s3same@h:1/x",
+			"redis://u:s3same@h:1?nonsense=1",
+			"redis+sentinel://u:s3same@h1:1,h2:2", // no master
+			"redis+sentinel://u:s3same@h1:1,/m",   // an empty host
+			"redis+sentinel://u:s3same@h1:1/m?nonsense=1",
+			"redis+sentinel://u:s3same@h1:1/m?db=x",
+			"redis+sentinel://u:s3s/ame@h1:1,h2:2/m",
+			"redis+cluster://u:s3same@h1:1,h2:x",
+			"redis+cluster://u:s3same@h1:1/0",
+			"rediss+cluster://u:s3same@h1:1?skip_verify=perhaps",
+		}},
 	} {
-		t.Run(Redact(dbURL), func(t *testing.T) {
-			_, err := OpenSQL(t.Context(), dbURL)
-			if !errors.Is(err, ErrBadURL) {
-				t.Fatalf("error %v, want ErrBadURL", err)
-			}
-			if checked := CheckSQL(dbURL); checked == nil || checked.Error() != err.Error() {
-				t.Errorf("CheckSQL returns %v, and OpenSQL %v", checked, err)
-			}
-			if strings.Contains(err.Error(), "ame") && strings.Contains(err.Error(), "ses") {
-				t.Errorf("the password is in the error: %v", err)
-			}
-		})
+		for _, bad := range test.urls {
+			t.Run(Redact(bad), func(t *testing.T) {
+				err := test.open(t.Context(), bad)
+				if !errors.Is(err, ErrBadURL) {
+					t.Fatalf("error %v, want ErrBadURL", err)
+				}
+				if checked := test.check(bad); checked == nil || checked.Error() != err.Error() {
+					t.Errorf("the check returns %v, and the opening %v", checked, err)
+				}
+				if strings.Contains(err.Error(), "s3") {
+					t.Errorf("the error contains a part of the password: %v", err)
+				}
+			})
+		}
 	}
 }
 
@@ -94,11 +122,7 @@ func TestOpenSQL_SilentHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes five seconds")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // this host accepts connections and never answers
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() }) // the subtests run after this function
+	listener := testenv.Listen(t) // this host accepts connections and never answers
 	for scheme, query := range map[string]string{"mysql": "readTimeout=100ms", "postgres": ""} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
@@ -277,38 +301,6 @@ func TestLedgerID_OneRow(t *testing.T) {
 			t.Errorf("after %s the ID is %v, %v", test.statement, id, err)
 		}
 	}
-}
-
-// TestLedgerID_NewWithEachMigration checks that a ledger keeps its ID until its
-// tables are dropped and created again.
-func TestLedgerID_NewWithEachMigration(t *testing.T) {
-	t.Parallel()
-	forEachSQL(t, func(t *testing.T, dbURL string) {
-		s := migrated(t, dbURL)
-		ctx := t.Context()
-		first, err := s.LedgerID(ctx)
-		if err != nil || first == uuid.Nil {
-			t.Fatalf("ID %v, error %v", first, err)
-		}
-		if again, err := s.LedgerID(ctx); err != nil || again != first {
-			t.Errorf("ID %v, then %v, error %v", first, again, err)
-		}
-		version, _, err := s.SchemaVersion(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range version {
-			if err := s.MigrateDown(ctx); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := s.MigrateUp(ctx); err != nil {
-			t.Fatal(err)
-		}
-		if other, err := s.LedgerID(ctx); err != nil || other == first {
-			t.Errorf("after down and up the ID is %v, error %v; it was %v", other, err, first)
-		}
-	})
 }
 
 // TestSchema_Rows checks the properties of the tables on which the service relies: order, letter

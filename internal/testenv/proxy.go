@@ -27,9 +27,7 @@ func (p *Proxy) Start(t T, server string, serve func(client, server net.Conn)) {
 	if u, err := url.Parse(server); err == nil && u.Host != "" {
 		p.server = u.Host
 	}
-	var err error
-	p.listener, err = net.Listen("tcp", "127.0.0.1:0")
-	check(t, "a proxy", err)
+	p.listener = Listen(t)
 	p.serving.Go(func() {
 		for {
 			client, err := p.listener.Accept()
@@ -40,6 +38,16 @@ func (p *Proxy) Start(t T, server string, serve func(client, server net.Conn)) {
 		}
 	})
 	t.Cleanup(p.Close)
+}
+
+// Listen returns a listener for this test on a free port of this host. While nothing calls Accept,
+// it is a server that accepts connections and never answers.
+func Listen(t T) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, "listening", err)
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener
 }
 
 func (p *Proxy) connect(client net.Conn, serve func(client, server net.Conn)) {

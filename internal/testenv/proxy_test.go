@@ -12,11 +12,7 @@ import (
 // connections when it is cut or closed, even if it is frozen or closed twice.
 func TestProxy_Ends(t *testing.T) {
 	t.Parallel()
-	server, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
+	server := testenv.Listen(t)
 	accepted := make(chan net.Conn, 3)
 	go func() {
 		for {

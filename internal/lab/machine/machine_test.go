@@ -33,11 +33,7 @@ func TestCPUTime(t *testing.T) {
 
 func TestListening(t *testing.T) {
 	needProc(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	listener := testenv.Listen(t)
 	child := exec.Command("cat")
 	if _, err := child.StdinPipe(); err != nil { // cat ends when its input ends
 		t.Fatal(err)

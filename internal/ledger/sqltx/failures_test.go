@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"syscall"
 	"testing"
 
@@ -177,10 +176,7 @@ func TestTransactionIsOver(t *testing.T) {
 
 // TestConnect_NoServer checks that a missing PostgreSQL server is an error, and gives no session.
 func TestConnect_NoServer(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testenv.Listen(t)
 	address := listener.Addr().String()
 	listener.Close()
 	config, err := pgx.ParseConfig("postgres://" + address + "/none")

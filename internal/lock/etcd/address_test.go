@@ -81,23 +81,11 @@ func TestCredentialsAndTLS(t *testing.T) {
 	}
 	enableAuth(t, clientv3.Config{Endpoints: []string{"https://" + server.Addr()}, TLS: security}, "team/shop/")
 	address := fmt.Sprintf("https://shop:p%%40ss@%s/team/shop?%s", server.Addr(), files)
-	open := func(t *testing.T, address string) *Locker {
-		t.Helper()
-		l, err := New(t.Context(), address, 9*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = l.Close() })
-		return l
-	}
+	open := func(t *testing.T, address string) *Locker { return newLockerWith(t, address, 9*time.Second) }
 	t.Run("locks", func(t *testing.T) {
 		t.Parallel()
 		ours, others := open(t, address), open(t, address)
-		session, err := ours.backend.takeSession(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		ours.backend.returnSession(session) // the next lock gets this session
+		session := nextSession(t, ours)
 		until := session.Until()
 		lease := locktest.MustLock(t, ours, "a")
 		locktest.MustBeHeld(t, others, "a")
@@ -160,23 +148,13 @@ func TestLoginThatEnds(t *testing.T) {
 	server := testenv.OwnEtcd(t)
 	config := clientv3.Config{Endpoints: []string{server.Addr()}}
 	enableAuth(t, config, "holdfast/")
-	l, err := New(t.Context(), "shop:p%40ss@"+server.Addr(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	l := newLockerWith(t, "shop:p%40ss@"+server.Addr(), 0)
 	locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
 	config.Username, config.Password = "root", "r00t"
 	if _, err := adminClient(t, config).UserChangePassword(t.Context(), "shop", "p@ss"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	defer cancel()
-	lease, err := l.Lock(ctx, "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	locktest.MustUnlock(t, lease)
+	locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
 }
 
 func adminClient(t *testing.T, config clientv3.Config) *clientv3.Client {

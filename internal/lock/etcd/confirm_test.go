@@ -11,57 +11,34 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestConfirmTellsTheReason deletes the key of a grant, by itself or with its session. The holder
-// must learn the reason whether it confirms, watches or releases the grant.
+// TestConfirmTellsTheReason revokes the session of a grant, and so deletes its key. The holder must
+// learn the reason whether it confirms, watches or releases the grant.
 func TestConfirmTellsTheReason(t *testing.T) {
 	t.Parallel()
-	addr := testenv.Etcd(t)
-	for _, test := range []struct {
-		name   string
-		delete func(ctx context.Context, g *grant) error
-		want   error
-	}{
-		{"key", func(ctx context.Context, g *grant) error {
-			_, err := g.backend.client.Delete(ctx, g.key)
-			return err
-		}, lock.ErrDeleted},
-		{"session", func(ctx context.Context, g *grant) error {
-			_, err := g.backend.client.Revoke(ctx, g.session.id)
-			return err
-		}, lock.ErrSessionExpired},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			b := newLocker(t, addr).backend // a separate Locker, because the next grant would take over the session
-			acquired, err := b.Acquire(t.Context(), "confirmed-"+uuid.NewString(), false, func(error) {})
-			if err != nil {
-				t.Fatal(err)
-			}
-			g := acquired.(*grant)
-			if err := test.delete(t.Context(), g); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := g.Confirm(t.Context()); !errors.Is(err, test.want) {
-				t.Errorf("Confirm: %v, want %v", err, test.want)
-			}
-			if err := g.Watch(t.Context()); !errors.Is(err, test.want) {
-				t.Errorf("Watch: %v, want %v", err, test.want)
-			}
-			stopped, stop := context.WithCancel(t.Context())
-			stop()
-			if err := g.Watch(stopped); !errors.Is(err, context.Canceled) {
-				t.Errorf("Watch that is stopped: %v", err)
-			}
-			if err := g.session.reasonOfDeletion(stopped); !errors.Is(err, lock.ErrDeleted) {
-				t.Errorf("the reason without an answer of the servers: %v", err)
-			}
-			if err := g.Release(t.Context()); !errors.Is(err, lock.ErrLost) {
-				t.Errorf("Release: %v", err)
-			}
-			if err := g.session.end(); err != nil {
-				t.Errorf("ending the session: %v", err)
-			}
-		})
+	b := newLocker(t, testenv.Etcd(t)).backend
+	g := mustAcquire(t, b, "confirmed-"+uuid.NewString(), func(error) {})
+	if _, err := b.client.Revoke(t.Context(), g.session.id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Confirm(t.Context()); !errors.Is(err, lock.ErrSessionExpired) {
+		t.Errorf("Confirm: %v, want %v", err, lock.ErrSessionExpired)
+	}
+	if err := g.Watch(t.Context()); !errors.Is(err, lock.ErrSessionExpired) {
+		t.Errorf("Watch: %v, want %v", err, lock.ErrSessionExpired)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if err := g.Watch(stopped); !errors.Is(err, context.Canceled) {
+		t.Errorf("Watch that is stopped: %v", err)
+	}
+	if err := g.session.reasonOfDeletion(stopped); !errors.Is(err, lock.ErrDeleted) {
+		t.Errorf("the reason without an answer of the servers: %v", err)
+	}
+	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("Release: %v", err)
+	}
+	if err := g.session.end(); err != nil {
+		t.Errorf("ending the session: %v", err)
 	}
 }
 
@@ -73,13 +50,9 @@ func TestConfirmAfterRelease(t *testing.T) {
 	name := "released-" + uuid.NewString()
 	var grants [2]*grant
 	for i := range grants {
-		acquired, err := b.Acquire(t.Context(), name, false, func(error) {})
-		if err != nil {
-			t.Fatal(err)
-		}
-		grants[i] = acquired.(*grant)
+		grants[i] = mustAcquire(t, b, name, func(error) {})
 		if i == 0 {
-			if err := acquired.Release(t.Context()); err != nil {
+			if err := grants[i].Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -105,11 +78,7 @@ func TestReleaseOfALostSession(t *testing.T) {
 	t.Parallel()
 	b := newLocker(t, testenv.Etcd(t)).backend
 	lost := make(chan error, 1)
-	acquired, err := b.Acquire(t.Context(), "lost-"+uuid.NewString(), false, func(err error) { lost <- err })
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := acquired.(*grant)
+	g := mustAcquire(t, b, "lost-"+uuid.NewString(), func(err error) { lost <- err })
 	g.session.lose(lock.ErrExpired)
 	if err := testenv.Receive(t, "the holder is told of the loss", lost); !errors.Is(err, lock.ErrExpired) {
 		t.Errorf("the holder was told %v, want %v", err, lock.ErrExpired)

@@ -41,6 +41,34 @@ func newLockerWith(t *testing.T, addr string, lease time.Duration) *Locker {
 	return l
 }
 
+// mustTakeSession returns a session as a request gets it.
+func mustTakeSession(t *testing.T, b *backend) *session {
+	t.Helper()
+	s, err := b.takeSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// nextSession returns the session that the next request gets.
+func nextSession(t *testing.T, l *Locker) *session {
+	t.Helper()
+	s := mustTakeSession(t, l.backend)
+	l.backend.returnSession(s)
+	return s
+}
+
+// mustAcquire takes the lock. lost is called when the grant is lost.
+func mustAcquire(t *testing.T, b *backend, name string, lost func(error)) *grant {
+	t.Helper()
+	g, err := b.Acquire(t.Context(), name, false, lost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.(*grant)
+}
+
 // foreignSession returns a session for the client's own Mutex, with a client that
 // belongs to the test.
 func foreignSession(t *testing.T, addr string) *concurrency.Session {
@@ -131,11 +159,7 @@ func TestPredecessorLeavesBeforeTheWatch(t *testing.T) {
 			name := "left-" + uuid.NewString()
 			ours, other := newLocker(t, addr), newLocker(t, addr)
 			lease := locktest.MustLock(t, ours, name)
-			session, err := other.backend.takeSession(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			waiter := other.backend.newGrant(session, name)
+			waiter := other.backend.newGrant(mustTakeSession(t, other.backend), name)
 			before, err := waiter.createKey(t.Context())
 			if err != nil || before.created != int64(lease.Token()) {
 				t.Fatalf("createKey returned %+v, %v; want the create revision %d", before, err, lease.Token())
@@ -154,7 +178,7 @@ func TestPredecessorLeavesBeforeTheWatch(t *testing.T) {
 			if err := waiter.waitForTurn(ctx, before); err != nil {
 				t.Errorf("waitForTurn: %v", err)
 			}
-			if err := session.end(); err != nil { // deletes the waiter's key
+			if err := waiter.session.end(); err != nil { // deletes the waiter's key
 				t.Error(err)
 			}
 			if again {
@@ -249,16 +273,10 @@ func TestIdleSessionThatHasExpired(t *testing.T) {
 		},
 		func(s *session) { s.lose(lock.ErrSessionExpired) },
 	} {
-		expired, err := b.takeSession(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expired := mustTakeSession(t, b)
 		end(expired)
 		b.returnSession(expired)
-		next, err := b.takeSession(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := mustTakeSession(t, b)
 		if next == expired {
 			t.Error("takeSession returned a session that has expired")
 		}
@@ -272,11 +290,7 @@ func TestIdleSessionsAreBounded(t *testing.T) {
 	b := newLocker(t, testenv.Etcd(t)).backend
 	var sessions [maxIdleSessions + 1]*session
 	for i := range sessions {
-		s, err := b.takeSession(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		sessions[i] = s
+		sessions[i] = mustTakeSession(t, b)
 	}
 	for i, s := range sessions {
 		b.returnSession(s)
@@ -292,12 +306,7 @@ func TestKeyThatExists(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, testenv.Etcd(t))
 	name := "exists-" + uuid.NewString()
-	s, err := l.backend.takeSession(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.backend.returnSession(s)
-	key := l.backend.newGrant(s, name).key
+	key := l.backend.newGrant(nextSession(t, l), name).key
 	if _, err := l.backend.client.Put(t.Context(), key, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -315,23 +324,16 @@ func TestIdleSessionThatWasRevoked(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, testenv.Etcd(t))
 	name := "revoked-" + uuid.NewString()
-	lease, err := l.Lock(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	locktest.MustUnlock(t, locktest.MustLock(t, l, name))
 	idle := l.backend.idle[0]
 	if _, err := l.backend.client.Revoke(t.Context(), idle.id); err != nil {
 		t.Fatal(err)
 	}
-	if lease, err = l.TryLock(t.Context(), name); err != nil {
+	lease, err := l.TryLock(t.Context(), name)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	locktest.MustUnlock(t, lease)
 	if idle.ctx.Err() == nil {
 		t.Error("the session whose lease was revoked goes on")
 	}
@@ -344,10 +346,7 @@ func TestIdleSessionIsLostWhileItIsTaken(t *testing.T) {
 	wire := testenv.NewWire(t, testenv.Etcd(t))
 	l := newLocker(t, wire.Addr())
 	name := "taken-" + uuid.NewString()
-	lease := locktest.MustLock(t, l, name)
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	locktest.MustUnlock(t, locktest.MustLock(t, l, name))
 	idle := l.backend.idle[0]
 	wire.Freeze()
 	answers := locktest.LockAsync(t.Context(), l, name)
@@ -365,10 +364,7 @@ func TestIdleSessionIsLostWhileItIsTaken(t *testing.T) {
 func TestConfirmWithoutServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnEtcd(t)
-	session, err := newLocker(t, server.Addr()).backend.takeSession(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := mustTakeSession(t, newLocker(t, server.Addr()).backend)
 	if seconds, err := session.renewOnce(t.Context()); err != nil || time.Duration(seconds)*time.Second != locktest.LongLease {
 		t.Errorf("renewOnce returned %d, %v; want %v", seconds, err, locktest.LongLease)
 	}

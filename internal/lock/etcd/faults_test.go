@@ -47,11 +47,7 @@ func (c *calls) intercept(ctx context.Context, method string, request, answer an
 // expire within a test.
 func newFaulty(t *testing.T) (*Locker, *calls) {
 	t.Helper()
-	l, err := New(t.Context(), testenv.Etcd(t), 5*time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
+	l := newLockerWith(t, testenv.Etcd(t), 5*time.Minute)
 	c := new(calls)
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: l.backend.client.Endpoints(), DialTimeout: dialTimeout, Logger: zap.NewNop(),
@@ -218,8 +214,8 @@ func TestCloseFails(t *testing.T) {
 	mustBeFault(t, "Close", l.Close())
 }
 
-// TestWaiterWhoseServerFails makes the calls of a waiter fail when its turn comes: permanently, or
-// because the servers cannot be reached.
+// TestWaiterWhoseServerFails makes the calls of a waiter fail when its turn comes. The next waiter
+// must be granted the lock.
 func TestWaiterWhoseServerFails(t *testing.T) {
 	t.Parallel()
 	other := newLocker(t, testenv.Etcd(t))
@@ -233,13 +229,7 @@ func TestWaiterWhoseServerFails(t *testing.T) {
 	answer := <-waiting
 	c.heal()
 	mustBeFault(t, "the waiter", answer.Err)
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
-	defer cancel()
-	next, err := other.Lock(ctx, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	locktest.MustUnlock(t, next)
+	locktest.MustUnlock(t, locktest.MustLock(t, other, name))
 }
 
 // meanwhile is a client that calls now before its first write, so that another process is faster.
@@ -294,11 +284,7 @@ func TestEndedWaitKeepsIdleSessions(t *testing.T) {
 	lease := locktest.MustLock(t, newLocker(t, testenv.Etcd(t)), name)
 	var sessions []*session
 	for range 5 {
-		s, err := l.backend.takeSession(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		sessions = append(sessions, s)
+		sessions = append(sessions, mustTakeSession(t, l.backend))
 	}
 	for _, s := range sessions {
 		l.backend.returnSession(s)
@@ -339,11 +325,7 @@ func TestSessionIsLostInTryLock(t *testing.T) {
 	l := newLocker(t, testenv.Etcd(t))
 	name := "tried-" + uuid.NewString()
 	lease := locktest.MustLock(t, newLocker(t, testenv.Etcd(t)), name)
-	s, err := l.backend.takeSession(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.backend.returnSession(s) // the next caller gets this session
+	s := nextSession(t, l)
 	l.backend.client.KV = &losing{l.backend.client.KV, func() { s.lose(lock.ErrExpired) }}
 	locktest.MustBeHeld(t, l, name)
 	if s.ctx.Err() == nil {

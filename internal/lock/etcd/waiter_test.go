@@ -14,11 +14,7 @@ import (
 // waitInSession makes the Locker wait for the name, which is held, in the returned session.
 func waitInSession(t *testing.T, l *Locker, name string) (*session, <-chan locktest.Answer) {
 	t.Helper()
-	s, err := l.backend.takeSession(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.backend.returnSession(s) // the next caller gets this session
+	s := nextSession(t, l)
 	return s, locktest.LockAsync(t.Context(), l, name)
 }
 

@@ -30,16 +30,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// leaseOf returns the lease of holders that a test kills, stops or cuts off. It is short, so that
-// their locks are soon free. Redlock gives each server a twentieth of the lease to answer: of
-// 3 s, that is too little on a busy machine.
-func leaseOf(backend string) time.Duration {
-	if backend == "redlock" {
-		return 6 * time.Second
-	}
-	return 3 * time.Second
-}
-
 // childEnv is the environment variable that makes the test program another
 // instance. Its value is "BACKEND ADDRS FAULT LEASE". FAULT is a key of faults, or
 // noFault.
@@ -72,43 +62,23 @@ func TestMain(m *testing.M) {
 
 // open opens a backend whose servers have the addresses. The Locker has the fault.
 func open(ctx context.Context, name string, addrs []string, fault string, lease time.Duration) (lock.Locker, func() error, error) {
-	backend, ok := backends.Find(name)
-	if !ok {
-		return nil, nil, fmt.Errorf("no backend %q", name)
-	}
-	var (
-		servers = backends.Servers{Lease: lease}
-		clients []goredis.UniversalClient
-	)
-	if name == "redis" || name == "redlock" {
-		for _, addr := range addrs {
-			client, err := store.OpenRedis(ctx, "redis://"+addr+"/0")
-			if err != nil {
-				return nil, nil, err
-			}
-			clients = append(clients, client)
-		}
-		servers.Redis, servers.Redlock = clients[0], clients
-	}
-	servers.ZooKeeper, servers.Etcd = strings.Join(addrs, ","), strings.Join(addrs, ",")
-	if backend.Flag == "db" {
-		pool, err := store.OpenSessions(addrs[0])
-		if err != nil {
+	all := strings.Join(addrs, ",")
+	flags := backends.Flags{Backend: name, Lease: lease, ZooKeeper: all, Etcd: all, Redlock: all}
+	var client goredis.UniversalClient
+	if flags.UsesRedis() {
+		var err error
+		if client, err = store.OpenRedis(ctx, "redis://"+all); err != nil {
 			return nil, nil, err
 		}
-		servers.SQL = pool
 	}
-	l, closeLocker, err := backend.Open(ctx, servers)
+	l, closeLocker, err := flags.Open(ctx, client, all, nil)
 	if err == nil && fault != noFault {
-		l = faults[fault].inject(l, servers.Redis)
+		l = faults[fault].inject(l, client)
 	}
 	return l, func() error {
 		err := closeLocker()
-		for _, client := range clients {
+		if client != nil {
 			err = errors.Join(err, client.Close())
-		}
-		if servers.SQL != nil {
-			err = errors.Join(err, servers.SQL.Close())
 		}
 		return err
 	}, err
@@ -183,7 +153,7 @@ func (r *rig) open(ctx context.Context, addrs []string, lease time.Duration) (lo
 
 // subject returns two instances of the backend for the checks, with the lease.
 func (r *rig) subject(lease time.Duration) locktest.Subject {
-	s := locktest.Subject{Lease: leaseOf(r.backend), LongLease: lock.DefaultLease, Patience: 100 * time.Millisecond}
+	s := locktest.Subject{Lease: locktest.ShortLease(r.backend), LongLease: lock.DefaultLease, Patience: 100 * time.Millisecond}
 	backend, _ := backends.Find(r.backend)
 	s.Tokens = backend.Fences
 	for range 2 {
@@ -404,7 +374,7 @@ func TestConformance(t *testing.T) {
 			}
 			for _, p := range locktest.Promises() {
 				if p.Restarts {
-					check(p, func() locktest.Subject { return r.subject(leaseOf(row.Backend)) }, func(*testing.T) {})
+					check(p, func() locktest.Subject { return r.subject(locktest.ShortLease(row.Backend)) }, func(*testing.T) {})
 				}
 			}
 			shared := r.subject(lock.DefaultLease)

@@ -312,26 +312,32 @@ func holderCutOff(ctx context.Context, s Subject) error {
 	return s.leavesNoTrace(ctx, name)
 }
 
-// deletedHolder deletes a lock just after its grant, and one that has been held for
-// a while.
+// deletedHolder deletes a lock just after its grant, one that has been held for a while, and one
+// whose holder then asks for a confirmation.
 func deletedHolder(ctx context.Context, s Subject) error {
-	for _, heldFor := range []time.Duration{0, time.Second} {
+	for _, test := range []struct {
+		heldFor time.Duration
+		asks    bool
+	}{{0, false}, {time.Second, false}, {0, true}} {
 		name := newName()
 		lease, err := s.first().Lock(ctx, name)
 		if err != nil {
 			return err
 		}
-		if endsWithin(lease.Context(), heldFor) { // only the time for which the lock is held differs
+		if endsWithin(lease.Context(), test.heldFor) { // only the time for which the lock is held differs
 			return fmt.Errorf("the lease ended before its key was deleted: %w", context.Cause(lease.Context()))
 		}
 		reason, err := s.Servers.Delete(ctx, name)
 		if err != nil {
 			return err
 		}
-		if !endsWithin(lease.Context(), maxNotice) {
-			return fmt.Errorf("held for %v: the holder has not learned that its lock was deleted", heldFor)
-		}
-		if cause := context.Cause(lease.Context()); !errors.Is(cause, reason) {
+		if confirmer, ok := lease.(lock.Confirmer); test.asks && ok {
+			if _, err := confirmer.Confirm(ctx); !errors.Is(err, reason) {
+				return fmt.Errorf("a confirmation of a deleted lock returned %w, want %w", err, reason)
+			}
+		} else if !endsWithin(lease.Context(), maxNotice) {
+			return fmt.Errorf("held for %v: the holder has not learned that its lock was deleted", test.heldFor)
+		} else if cause := context.Cause(lease.Context()); !errors.Is(cause, reason) {
 			return fmt.Errorf("the lease ended with the cause %w, want %w", cause, reason)
 		}
 		if err := lockAndUnlock(ctx, s.other(), name); err != nil {

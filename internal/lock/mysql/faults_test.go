@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -20,12 +21,7 @@ import (
 // taken and freed. The tests of session.Locker cover its own statements.
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
-	dbURL := testenv.MariaDB(t)
-	if _, err := New(t.Context(), storetest.Sessions(t, dbURL), 0); !errors.Is(err, lock.ErrNotMigrated) {
-		t.Errorf("New on a database that was not migrated: %v, want %v", err, lock.ErrNotMigrated)
-	}
-	storetest.MigratedURL(t, dbURL)
-	u, err := url.Parse(dbURL)
+	u, err := url.Parse(storetest.MigratedURL(t, testenv.MariaDB(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,13 +67,7 @@ func TestFailingStatements(t *testing.T) {
 			}
 		}
 	}
-	lease, err := l.Lock(t.Context(), name) // granted once the server has noticed the end of the session
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lease.Unlock(t.Context()); err != nil {
-		t.Error(err)
-	}
+	locktest.MustUnlock(t, locktest.MustLock(t, l, name)) // granted once the server has noticed the end of the session
 }
 
 // mustBeRefused checks that the error is the server's error.

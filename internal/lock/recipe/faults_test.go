@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 )
 
@@ -320,6 +321,23 @@ func TestLeaderWhoseRequestsFail(t *testing.T) {
 	})
 }
 
+// TestLeadershipLostAtUnlock lets the leader's work return when the servers no longer have the
+// lock, which the leader learns at Unlock. Another process may have led meanwhile, so Lead must try
+// again.
+func TestLeadershipLostAtUnlock(t *testing.T) {
+	t.Parallel()
+	done, terms := errors.New("done"), 0
+	err := recipe.Lead(t.Context(), newFaulty(2, lock.ErrLost), "a", func(context.Context, uint64) error {
+		if terms++; terms == 1 {
+			return nil
+		}
+		return done
+	})
+	if !errors.Is(err, done) || terms != 2 {
+		t.Errorf("after %d terms Lead returned %v, want %v after 2", terms, err, done)
+	}
+}
+
 // TestUnsupportedSlots calls methods of a slot that its lease does not support.
 func TestUnsupportedSlots(t *testing.T) {
 	t.Parallel()
@@ -415,10 +433,7 @@ func TestJobOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFaulty(0, nil)
 		runs := 0
-		held, err := l.local.Lock(t.Context(), "job:a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := locktest.MustLock(t, l.local, "job:a")
 		if logged := keepHourly(t, l, func() error { runs++; return nil }); runs != 0 || logged != nil {
 			t.Errorf("%d runs beside another process, logged %v", runs, logged)
 		}

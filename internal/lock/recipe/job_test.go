@@ -101,28 +101,22 @@ func TestLeaderPanics(t *testing.T) {
 	mustUnlock(t, lease)
 }
 
-// TestLeaderOfInvalidName checks that Lead does not try an invalid name again.
-func TestLeaderOfInvalidName(t *testing.T) {
+// TestInvalidNames checks that Lead and Keep do not try an invalid name again.
+func TestInvalidNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		err := recipe.Lead(bounded(t), lock.NewLocal(), "", func(context.Context, uint64) error { return nil })
-		if !errors.Is(err, lock.ErrName) {
-			t.Errorf("Lead returned %v, want %v", err, lock.ErrName)
-		}
-	})
-}
-
-// TestJobOfInvalidName checks that Keep does not try an invalid name again.
-func TestJobOfInvalidName(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		err := recipe.Job{
+		job := recipe.Job{
 			Name: "a//b", Locker: lock.NewLocal(), Ticks: &memory{last: make(map[string]int64)},
 			Every: time.Minute, Log: slog.New(slog.DiscardHandler),
 			Run: func(context.Context, time.Time, uint64) error { return nil },
-		}.Keep(bounded(t))
-		if !errors.Is(err, lock.ErrName) {
-			t.Errorf("Keep returned %v, want %v", err, lock.ErrName)
+		}
+		for what, err := range map[string]error{
+			"Lead": recipe.Lead(bounded(t), lock.NewLocal(), "", func(context.Context, uint64) error { return nil }),
+			"Keep": job.Keep(bounded(t)),
+		} {
+			if !errors.Is(err, lock.ErrName) {
+				t.Errorf("%s returned %v, want %v", what, err, lock.ErrName)
+			}
 		}
 	})
 }
@@ -248,11 +242,11 @@ func (m *memory) LastTick(_ context.Context, job string) (int64, error) {
 	return m.last[job], nil
 }
 
-func (m *memory) RecordTick(_ context.Context, job string, tick int64) (bool, error) {
+func (m *memory) RecordTick(ctx context.Context, job string, tick int64) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.last[job] >= tick {
-		return false, nil
+	if m.last[job] >= tick || ctx.Err() != nil {
+		return false, ctx.Err()
 	}
 	m.last[job] = tick
 	return true, nil
@@ -300,6 +294,27 @@ func TestJobRunsOncePerTick(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTickOfAProcessThatStops lets a run succeed although its process is told to stop meanwhile.
+// Its tick must be recorded, because otherwise another process would run the job again.
+func TestTickOfAProcessThatStops(t *testing.T) {
+	t.Parallel()
+	const every = 24 * time.Hour
+	ctx, stop := context.WithCancel(t.Context())
+	stored := &memory{last: make(map[string]int64)}
+	var ran time.Time
+	err := recipe.Job{
+		Name: "a", Locker: lock.NewLocal(), Ticks: stored, Every: every, Log: slog.New(slog.DiscardHandler),
+		Run: func(_ context.Context, tick time.Time, _ uint64) error {
+			ran = tick
+			stop()
+			return nil
+		},
+	}.Keep(ctx)
+	if want := ran.UnixNano() / int64(every); !errors.Is(err, context.Canceled) || stored.last["a"] != want {
+		t.Errorf("Keep returned %v, and the last tick is %d, want %d", err, stored.last["a"], want)
+	}
 }
 
 // TestRunDoesNotDelayTicks runs a job whose runs take 20 s, and then one whose runs take longer

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -18,10 +19,7 @@ func allOrNone(t *testing.T, r *rig) {
 	one, two := r.open(t), r.open(t)
 	name := newName()
 	first, middle, last := name+"-1", name+"-2", name+"-3"
-	held, err := one.Lock(bounded(t), middle)
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := locktest.MustLock(t, one, middle)
 	mustTimeOut(t, func(ctx context.Context) error {
 		_, err := recipe.LockAll(ctx, two, last, middle, first)
 		return err
@@ -84,10 +82,7 @@ func noDeadlock(t *testing.T, r *rig) {
 // tokenPerName checks that each lock has its own token, which rises.
 func tokenPerName(t *testing.T, r *rig) {
 	l, name := r.open(t), newName()
-	alone, err := l.Lock(bounded(t), name+"-2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	alone := locktest.MustLock(t, l, name+"-2")
 	mustUnlock(t, alone)
 	held, err := recipe.LockAll(bounded(t), l, name+"-1", name+"-2")
 	if err != nil {
@@ -132,11 +127,7 @@ func (l losable) Lock(ctx context.Context, name string) (lock.Lease, error) {
 func TestLostWhileWaiting(t *testing.T) {
 	t.Parallel()
 	l := losable{lock.NewLocal(), make(map[string]context.CancelCauseFunc)}
-	held, err := l.Locker.Lock(t.Context(), "b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mustUnlock(t, held)
+	defer mustUnlock(t, locktest.MustLock(t, l.Locker, "b"))
 	waiting := waitingFor{l, "b", make(chan struct{})}
 	answer := make(chan error, 1)
 	go func() {

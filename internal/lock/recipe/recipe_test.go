@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
@@ -24,15 +26,6 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	_ = flag.Set("test.parallel", "12") // many in parallel, because the tests mostly wait for leases to end
 	os.Exit(testenv.Main(m))
-}
-
-// leaseOf returns the lease of a backend's locks if a test cuts their holder off. It is short, so
-// that the locks are soon free. Redlock gives each server a twentieth of it to answer.
-func leaseOf(backend string) time.Duration {
-	if backend == "redlock" {
-		return 6 * time.Second
-	}
-	return 3 * time.Second
 }
 
 // rig is a backend with servers that the tests share.
@@ -85,7 +78,7 @@ func (r *rig) openOverWires(t *testing.T) (lock.Locker, []*testenv.Wire) {
 		w := testenv.NewWire(t, addr)
 		wires, addrs = append(wires, w), append(addrs, w.Through(addr))
 	}
-	return r.openOn(t, addrs, leaseOf(r.backend.Name)), wires
+	return r.openOn(t, addrs, locktest.ShortLease(r.backend.Name)), wires
 }
 
 func (r *rig) openOn(t *testing.T, addrs []string, lease time.Duration) lock.Locker {
@@ -93,22 +86,18 @@ func (r *rig) openOn(t *testing.T, addrs []string, lease time.Duration) lock.Loc
 	if r.backend.Flag == "" {
 		return r.local
 	}
-	servers := backends.Servers{Lease: lease, ZooKeeper: strings.Join(addrs, ","), Etcd: strings.Join(addrs, ",")}
-	if r.backend.Flag == "redis" || r.backend.Flag == "redlock" {
-		for _, addr := range addrs {
-			servers.Redlock = append(servers.Redlock, storetest.Redis(t, "redis://"+addr))
-		}
-		servers.Redis = servers.Redlock[0]
-	}
-	if r.backend.Flag == "db" {
-		servers.SQL = storetest.Sessions(t, addrs[0])
+	all := strings.Join(addrs, ",")
+	flags := backends.Flags{Backend: r.backend.Name, Lease: lease, ZooKeeper: all, Etcd: all, Redlock: all}
+	var client goredis.UniversalClient
+	if flags.UsesRedis() {
+		client = storetest.Redis(t, "redis://"+all)
 	}
 	var (
 		l           lock.Locker
 		closeLocker func() error
 	)
 	testenv.AwaitSuccess(t, "the backend is opened", func() (err error) { // a busy server may be too slow for the timeouts of a backend
-		l, closeLocker, err = r.backend.Open(t.Context(), servers)
+		l, closeLocker, err = flags.Open(t.Context(), client, all, nil)
 		return err
 	})
 	t.Cleanup(func() { _ = closeLocker() })

@@ -199,21 +199,6 @@ func TestNextWaiterIsWoken(t *testing.T) {
 		locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 	})
 
-	t.Run("given up", func(t *testing.T) {
-		t.Parallel()
-		name := "next-gave-up-" + uuid.NewString()
-		lease := locktest.MustLock(t, newLocker(t, client, Options{}), name)
-		ctx, giveUp := context.WithCancel(t.Context())
-		first, _ := startBehind(ctx, t, client, name)
-		waiting, _ := startBehind(t.Context(), t, client, name)
-		giveUp()
-		if gaveUp := <-first; !errors.Is(gaveUp.Err, context.Canceled) {
-			t.Fatalf("Lock of the cancelled waiter: %v", gaveUp.Err)
-		}
-		locktest.MustUnlock(t, lease)
-		mustBeWoken(t, waiting)
-	})
-
 	// The waiter is cancelled between its message and its request.
 	t.Run("cancelled", func(t *testing.T) {
 		t.Parallel()

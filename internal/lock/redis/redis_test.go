@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -216,10 +215,10 @@ func TestLockLostWithItsKey(t *testing.T) {
 	next.mustUnlock(t, name, "1") // neither the watchdog nor Unlock has changed the other holder's lock
 }
 
-// acquired returns a grant of the backend. Its watchdog is stopped.
-func acquired(t *testing.T, client goredis.UniversalClient, name string) *grant {
+// acquired returns a grant of the Locker. Its watchdog is stopped.
+func acquired(t *testing.T, l *Locker, name string) *grant {
 	t.Helper()
-	g, err := newLocker(t, client, Options{}).backend.Acquire(t.Context(), name, false, func(error) {})
+	g, err := l.backend.Acquire(t.Context(), name, false, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,11 +233,11 @@ func TestReleaseSentTwice(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
 	name := "released-twice-" + uuid.NewString()
-	first := acquired(t, client, name)
+	first := acquired(t, newLocker(t, client, Options{}), name)
 	if held, err := first.release(t.Context()); err != nil || !held {
 		t.Fatalf("release: %v, %v", held, err)
 	}
-	second := acquired(t, client, name)
+	second := acquired(t, newLocker(t, client, Options{}), name)
 	if held, err := first.release(t.Context()); err != nil || !held {
 		t.Errorf("the second release: %v, %v", held, err)
 	}
@@ -266,7 +265,7 @@ func TestAcquireSentTwice(t *testing.T) {
 	t.Parallel()
 	client := storetest.Redis(t, testenv.Redis(t))
 	name := "acquired-twice-" + uuid.NewString()
-	g := acquired(t, client, name)
+	g := acquired(t, newLocker(t, client, Options{}), name)
 	token := g.token
 	for range 3 {
 		g.token = 0
@@ -382,26 +381,17 @@ func TestIdleSubscriptionsAreBounded(t *testing.T) {
 		return len(all)
 	}
 	var held []lock.Lease
-	var waiting sync.WaitGroup
+	var waiting []<-chan locktest.Answer
 	for i := range names {
 		name := fmt.Sprintf("idle-%d", i)
 		held = append(held, locktest.MustLock(t, holder, name))
-		waiting.Go(func() {
-			lease, err := waiter.Lock(t.Context(), name)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if err := lease.Unlock(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
+		waiting = append(waiting, locktest.LockAsync(t.Context(), waiter, name))
 	}
 	testenv.Await(t, "all waiters have subscribed", func() bool { return channels() == names+1 }) // the channels of the locks, and the Locker's own channel
-	for _, lease := range held {
+	for i, lease := range held {
 		locktest.MustUnlock(t, lease)
+		mustBeWoken(t, waiting[i])
 	}
-	waiting.Wait()
 	testenv.Await(t, "few channels are subscribed", func() bool { return channels() <= maxIdleChannels+1 })
 
 	// A waiter on an unsubscribed channel is woken as well.

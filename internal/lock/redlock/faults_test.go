@@ -232,37 +232,6 @@ func TestReleaseDuringRenewal(t *testing.T) {
 	}
 }
 
-// TestEndedContext makes requests on a context that has ended, or that ends while the lock is held.
-func TestEndedContext(t *testing.T) {
-	t.Parallel()
-	s := startServers(t)
-	l, _ := s.faulty(lock.DefaultLease)
-	held := locktest.MustLock(t, s.locker(locktest.LongLease), "a")
-	for range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*maxPause)
-		if g, err := l.backend.Acquire(ctx, "a", true, nil); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("granted %v, %v", g, err)
-		}
-		if g, err := l.backend.Acquire(ctx, "b", true, nil); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("granted %v, %v", g, err)
-		}
-		cancel()
-	}
-	locktest.MustUnlock(t, held)
-	g, err := l.backend.Acquire(t.Context(), "a", true, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, client := range s.clients {
-		if err := client.Del(t.Context(), "a").Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := g.Release(t.Context()); !errors.Is(err, lock.ErrDeleted) {
-		t.Errorf("the release of a deleted lock: %v, want %v", err, lock.ErrDeleted)
-	}
-}
-
 // TestEndOfAPause ends the context of a waiter while the waiter pauses. It must not make another
 // request.
 func TestEndOfAPause(t *testing.T) {

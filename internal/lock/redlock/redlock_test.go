@@ -206,53 +206,6 @@ func TestMajorityFrozen(t *testing.T) {
 	mustFail(t, l, "free")
 }
 
-// TestCancelledRequestLeavesNothing cancels requests that have no answer yet. The lease is much
-// longer than the test, so that no key expires during it. The promise CancelledAtAnyMoment of
-// package locktest cancels requests at other moments.
-func TestCancelledRequestLeavesNothing(t *testing.T) {
-	t.Parallel()
-	s := startServers(t)
-	l := s.locker(locktest.LongLease)
-	// The cancellation comes while two servers have the request but cannot answer. They answer
-	// afterwards, so the request may still be granted.
-	stopTwo := func() { s.servers[0].Stop(); s.servers[1].Stop() }
-	continueTwo := func() { s.servers[0].Cont(); s.servers[1].Cont() }
-	thirdHas := func(name string, want int64) func() bool {
-		return func() bool {
-			n, err := s.clients[2].Exists(t.Context(), name).Result()
-			return err == nil && n == want
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	stopTwo()
-	answers := locktest.LockAsync(ctx, l, "unanswered")
-	testenv.Await(t, "the third server has the key", thirdHas("unanswered", 1))
-	cancel()
-	continueTwo()
-	if answer := <-answers; answer.Err == nil {
-		locktest.MustUnlock(t, answer.Lease)
-	} else if !errors.Is(answer.Err, context.Canceled) {
-		t.Errorf("Lock of a cancelled request: %v", answer.Err)
-	}
-	s.mustBeFree("unanswered")
-
-	// The two servers answer only when the clean-up has begun: it has deleted the
-	// key of the third server.
-	stopTwo()
-	ctx, cancel = context.WithCancel(t.Context())
-	defer cancel()
-	answers = locktest.LockAsync(ctx, l, "late")
-	testenv.Await(t, "the third server has the key", thirdHas("late", 1))
-	cancel()
-	testenv.Await(t, "the third server's key is deleted", thirdHas("late", 0))
-	continueTwo()
-	if answer := <-answers; !errors.Is(answer.Err, context.Canceled) {
-		t.Errorf("Lock of a cancelled request: %v", answer.Err)
-	}
-	s.mustBeFree("late")
-}
-
 func TestNumberOfServers(t *testing.T) {
 	t.Parallel()
 	client := goredis9.NewClient(&goredis9.Options{Addr: "127.0.0.1:1"}) // New sends no request
@@ -319,12 +272,6 @@ func TestMajorityEmptied(t *testing.T) {
 	if n := s.holding("flushed"); n != 0 {
 		t.Errorf("after the last Unlock, %d servers have the lock's key", n)
 	}
-}
-
-// mustBeFree checks that no server keeps the lock's key, long before a lease ends.
-func (s *servers) mustBeFree(name string) {
-	s.t.Helper()
-	testenv.Await(s.t, "no server has the key of "+name, func() bool { return s.holding(name) == 0 })
 }
 
 // flush deletes the data of servers[from:to].

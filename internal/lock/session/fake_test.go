@@ -31,6 +31,7 @@ type fakeServer struct {
 	pooled     bool // each statement outside a transaction uses any free session
 	resets     bool // each statement begins with a reset of its session, which frees the session's locks
 	apart      bool // each session is on a server of its own, with locks of its own
+	alternates bool // each connection sends its statements to two sessions in turn
 	silent     bool // statements get no answer, even if their context ends
 	failing    bool // checks report that no session has its lock
 	waits      time.Duration
@@ -87,13 +88,24 @@ func fakeDatabase(f *fakeServer) Database {
 	}
 }
 
-// locker returns a Locker on the server, with the shortest lease.
-func (f *fakeServer) locker(t *testing.T) *Locker {
+// pool returns a pool that keeps no idle connections.
+func (f *fakeServer) pool(t *testing.T) *sql.DB {
 	t.Helper()
 	pool := sql.OpenDB(f)
 	pool.SetMaxIdleConns(-1)
 	t.Cleanup(func() { pool.Close() })
-	l, err := New(t.Context(), pool, fakeDatabase(f), time.Second)
+	return pool
+}
+
+// locker returns a Locker on the server, with the shortest lease.
+func (f *fakeServer) locker(t *testing.T) *Locker {
+	t.Helper()
+	return f.lockerWith(t, fakeDatabase(f))
+}
+
+func (f *fakeServer) lockerWith(t *testing.T, database Database) *Locker {
+	t.Helper()
+	l, err := New(t.Context(), f.pool(t), database, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +119,7 @@ func (f *fakeServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	}
 	f.mu.Lock()
 	f.sessions++
-	c := &fakeConn{f, f.sessions}
+	c := &fakeConn{server: f, session: f.sessions}
 	f.open[c.session] = true
 	f.mu.Unlock()
 	err := c.faulty(ctx, func() error { return nil })
@@ -178,6 +190,7 @@ func (f *fakeServer) openSessions() int {
 type fakeConn struct {
 	server  *fakeServer
 	session int64
+	other   bool // the next statement goes to the other session of the two
 }
 
 func (c *fakeConn) Prepare(string) (sqldriver.Stmt, error) { return nil, errors.ErrUnsupported }
@@ -256,6 +269,9 @@ func (c *fakeConn) query(ctx context.Context, statement string, args []sqldriver
 		session = 1
 	} else if !f.open[session] {
 		return nil, io.ErrUnexpectedEOF
+	}
+	if c.other = f.alternates && !c.other; c.other {
+		session = -session
 	}
 	if f.resets {
 		f.free(session)

@@ -74,9 +74,7 @@ func mustBeClean(t *testing.T, f *fakeServer, l *Locker) {
 // TestNewFails makes each statement of New fail.
 func TestNewFails(t *testing.T) {
 	eachFault(t, func(t *testing.T, f *fakeServer, n int, kind faults.Kind) bool {
-		pool := sql.OpenDB(f)
-		pool.SetMaxIdleConns(-1)
-		defer pool.Close()
+		pool := f.pool(t)
 		f.Arm(faults.Fault{Kind: kind, Nth: n})
 		l, err := New(t.Context(), pool, fakeDatabase(f), time.Second)
 		if !f.heal() {
@@ -271,8 +269,9 @@ func TestIdleSessionIsTakenAsItExpires(t *testing.T) {
 	})
 }
 
-// TestRefusedRequestKeepsItsSession tries a lock that is held.
-func TestRefusedRequestKeepsItsSession(t *testing.T) {
+// TestRefusedRequest tries a lock that is held. The request must keep its session, and take no
+// token.
+func TestRefusedRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeServer()
@@ -283,6 +282,9 @@ func TestRefusedRequestKeepsItsSession(t *testing.T) {
 		}
 		if n := f.openSessions(); n != sessions {
 			t.Errorf("%d sessions are open, want %d", n, sessions)
+		}
+		if n := f.asked("mint"); n != 0 {
+			t.Errorf("%d tokens were minted", n)
 		}
 		locktest.MustUnlock(t, held)
 		locktest.MustUnlock(t, locktest.MustLock(t, l, "a"))
@@ -344,15 +346,7 @@ func testCancelledAsTheTokenComes(t *testing.T, request func(*Locker, context.Co
 			defer cancel()
 			return wait(ctx, conn, key)
 		}
-		pool := sql.OpenDB(f)
-		pool.SetMaxIdleConns(-1)
-		t.Cleanup(func() { pool.Close() })
-		l, err := New(t.Context(), pool, database, time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		if _, err := request(l, ctx, "a"); !errors.Is(err, context.Canceled) {
+		if _, err := request(f.lockerWith(t, database), ctx, "a"); !errors.Is(err, context.Canceled) {
 			t.Fatalf("the lock was granted, or refused with %v", err)
 		}
 		locktest.MustUnlock(t, locktest.MustLock(t, f.locker(t), "a"))

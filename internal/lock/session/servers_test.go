@@ -188,20 +188,6 @@ func (s server) exec(statement string) {
 	}
 }
 
-// endSession makes the server end the session that holds the lock.
-func (s server) endSession(name string) {
-	s.t.Helper()
-	find, end := "SELECT pid FROM pg_locks WHERE granted AND locktype = 'advisory' AND (classid::bigint << 32) | objid::bigint = $1", "SELECT pg_terminate_backend(%d)"
-	if s.mysql() {
-		find, end = "SELECT IS_USED_LOCK(?)", "KILL %d"
-	}
-	var id int64
-	if err := s.sql.QueryRowContext(s.t.Context(), find, s.key(name)).Scan(&id); err != nil {
-		s.t.Fatal(err)
-	}
-	s.exec(fmt.Sprintf(end, id))
-}
-
 // waiter returns the ID of a session that waits for a lock, or 0 if there is none.
 func (s server) waiter() (id int64) {
 	s.t.Helper()
@@ -229,29 +215,6 @@ func TestTokenOfAWaiter(t *testing.T) {
 		next := locktest.MustGrant(t, waiting).Lease
 		if next.Token() <= last {
 			t.Errorf("token %d was followed by token %d", last, next.Token())
-		}
-		locktest.MustUnlock(t, next)
-	})
-}
-
-// TestEndedSession lets an administrator end the session of a holder. A Confirm must notice it
-// without waiting for the next check.
-func TestEndedSession(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
-		l := s.locker(s.url, locktest.LongLease)
-		lease := locktest.MustLock(t, l, "a")
-		if _, err := lease.(lock.Confirmer).Confirm(t.Context()); err != nil {
-			t.Error(err)
-		}
-		s.endSession("a")
-		if _, err := lease.(lock.Confirmer).Confirm(t.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("Confirm after the end of the session: %v, want %v", err, lock.ErrLost)
-		}
-		locktest.MustBeLost(t, lease)
-		next := locktest.MustLock(t, l, "a")
-		if next.Token() <= lease.Token() {
-			t.Errorf("token %d was followed by token %d", lease.Token(), next.Token())
 		}
 		locktest.MustUnlock(t, next)
 	})
@@ -440,24 +403,6 @@ func TestTokensAfterACrash(t *testing.T) {
 	}
 }
 
-// TestRefusedTakesNoToken tries a lock that is held.
-func TestRefusedTakesNoToken(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(t *testing.T, s server) {
-		ahead := uint64(time.Now().UnixMicro()) + anHour
-		s.newCounter(ahead)
-		lease := locktest.MustLock(t, s.locker(s.url, locktest.LongLease), "a")
-		l := s.locker(s.url, locktest.LongLease)
-		for range 3 {
-			locktest.MustBeHeld(t, l, "a")
-		}
-		locktest.MustUnlock(t, lease)
-		if token := grant(t, l, "a"); token != ahead+1 {
-			t.Errorf("token %d was followed by token %d", ahead, token)
-		}
-	})
-}
-
 // TestGrantWithoutAToken removes the counter while a waiter waits on the server. The server grants
 // the lock and mints no token, so the request must fail, and the lock must be free.
 func TestGrantWithoutAToken(t *testing.T) {
@@ -510,16 +455,6 @@ func TestDatabasesAreApart(t *testing.T) {
 			locktest.MustBeHeld(t, one.locker(one.url, 0), "a")
 			locktest.MustUnlock(t, held)
 		})
-	}
-}
-
-// TestPooler connects to MariaDB through a proxy that assigns statements to two sessions in turn.
-// TestPgBouncer in package postgres uses a real pooler.
-func TestPooler(t *testing.T) {
-	t.Parallel()
-	s := server{t: t, url: testenv.MariaDB(t)}
-	if _, err := mysql.New(t.Context(), s.open(startPooler(t, s.url)), 0); err == nil || !strings.Contains(err.Error(), "pooler") {
-		t.Errorf("New behind a pooler: %v", err)
 	}
 }
 

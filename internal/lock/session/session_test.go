@@ -198,19 +198,19 @@ func TestConfirm(t *testing.T) {
 }
 
 // TestPoolerIsRefused uses a pooler that assigns its single session to every statement, one that
-// resets the session of a connection before each statement, and a proxy to several servers.
+// assigns two sessions in turn, one that resets the session of a connection before each statement,
+// and a proxy to several servers. TestPgBouncer in package postgres uses a real pooler.
 func TestPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*fakeServer){
 		"one session":     func(f *fakeServer) { f.pooled = true },
+		"two sessions":    func(f *fakeServer) { f.alternates = true },
 		"resets":          func(f *fakeServer) { f.resets = true },
 		"several servers": func(f *fakeServer) { f.apart = true },
 	} {
 		f := newFakeServer()
 		set(f)
-		pool := sql.OpenDB(f)
-		defer pool.Close()
-		_, err := New(t.Context(), pool, fakeDatabase(f), 0)
+		_, err := New(t.Context(), f.pool(t), fakeDatabase(f), 0)
 		if !errors.Is(err, errStranded) {
 			t.Fatalf("%s: New behind a pooler: %v", name, err)
 		}
@@ -337,16 +337,14 @@ func TestLeaseIsRounded(t *testing.T) {
 		0: lock.DefaultLease, time.Millisecond: 2 * time.Second, 2100 * time.Millisecond: 3 * time.Second, time.Minute: time.Minute,
 	} {
 		f := newFakeServer()
-		pool := sql.OpenDB(f)
 		database, told := fakeDatabase(f), time.Duration(0)
 		database.Prepare = func(_ context.Context, _ *sql.Conn, lease time.Duration) (Server, error) {
 			told = lease
 			return Server{}, errors.New("no more is needed")
 		}
-		if _, err := New(t.Context(), pool, database, lease); err == nil || told != want {
+		if _, err := New(t.Context(), f.pool(t), database, lease); err == nil || told != want {
 			t.Errorf("a lease of %v: the server is told %v, want %v (%v)", lease, told, want, err)
 		}
-		pool.Close()
 	}
 }
 
@@ -354,9 +352,6 @@ func TestLeaseIsRounded(t *testing.T) {
 func TestWaiterMoved(t *testing.T) {
 	t.Parallel()
 	f := newFakeServer()
-	pool := sql.OpenDB(f)
-	pool.SetMaxIdleConns(-1)
-	defer pool.Close()
 	database := fakeDatabase(f)
 	wait := database.Wait
 	database.Wait = func(ctx context.Context, conn *sql.Conn, key any) (Taken, error) {
@@ -364,12 +359,7 @@ func TestWaiterMoved(t *testing.T) {
 		taken.Session++
 		return taken, err
 	}
-	l, err := New(t.Context(), pool, database, time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if _, err := l.Lock(t.Context(), "a"); !errors.Is(err, errStranded) {
+	if _, err := f.lockerWith(t, database).Lock(t.Context(), "a"); !errors.Is(err, errStranded) {
 		t.Errorf("a lock of another session was granted, or refused with %v", err)
 	}
 }

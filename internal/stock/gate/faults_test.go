@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/stock/gatetest"
+	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -141,8 +142,8 @@ var faultCalls = []faultCall{
 		_, err := s.gate.InFlight(ctx, 10, "a", "b")
 		return err
 	}},
-	{name: "ScanInFlight", call: func(s *subject, ctx context.Context) error { return scanned(ctx, s.gate) }},
-	{name: "ScanInFlight of servers", nodes: true, only: "scan ", call: func(s *subject, ctx context.Context) error { return scanned(ctx, s.gate) }},
+	{name: "ScanInFlight", call: scanAll},
+	{name: "ScanInFlight of servers", nodes: true, only: "scan ", call: scanAll},
 	{name: "Level", call: func(s *subject, ctx context.Context) error {
 		levels, err := s.gate.Level(ctx, "a", "b")
 		for _, level := range levels {
@@ -179,14 +180,18 @@ func filled(err error) error {
 	return err
 }
 
-// scanned scans the takes in flight to the end.
-func scanned(ctx context.Context, g gatetest.Gate) error {
-	var errs []error
+func scanAll(s *subject, ctx context.Context) error {
+	_, err := scanned(ctx, s.gate, 0)
+	return err
+}
+
+// scanned scans the takes in flight to the end. A scan may list a take twice.
+func scanned(ctx context.Context, g gatetest.Gate, olderThan time.Duration) (found []stock.Take, err error) {
 	for cursor := ""; ; {
-		_, next, err := g.ScanInFlight(ctx, 0, cursor)
-		errs = append(errs, err)
+		takes, next, stepErr := g.ScanInFlight(ctx, olderThan, cursor)
+		found, err = append(found, takes...), errors.Join(err, stepErr)
 		if cursor = next; next == "" {
-			return errors.Join(errs...)
+			return found, err
 		}
 	}
 }
@@ -291,31 +296,21 @@ func newSubject(t *testing.T, client redis.UniversalClient, gate string, c fault
 // TestFailedCommands makes each command of each call fail, before it is sent and after it ran. The
 // call must return that error only. It must have done all or nothing, or a part where that is
 // documented, and the same call again must do the rest. By default it leaves out ReadWrite, whose
-// commands Locked sends.
+// commands Locked sends, and runs on a cluster only the gate that sends commands to several nodes.
 func TestFailedCommands(t *testing.T) {
 	t.Parallel()
-	failedCommands(t, "Redis")
-}
-
-// TestFailedCommandsOnACluster repeats TestFailedCommands on a cluster. By default it runs only the
-// gate that sends commands to several nodes.
-func TestFailedCommandsOnACluster(t *testing.T) {
-	t.Parallel()
-	failedCommands(t, "Cluster")
-}
-
-func failedCommands(t *testing.T, kind string) {
-	t.Helper()
-	for gate := range faultGates {
-		if (kind == "Cluster" && gate != "Segmented" || gate == "ReadWrite") && !testenv.Thorough() {
-			continue
-		}
-		t.Run(gate, func(t *testing.T) {
-			t.Parallel()
-			for _, c := range faultCalls {
-				failEachCommand(t, kind, gate, c, false)
+	for _, kind := range kinds[:2] {
+		for gate := range faultGates {
+			if (kind == "Cluster" && gate != "Segmented" || gate == "ReadWrite") && !testenv.Thorough() {
+				continue
 			}
-		})
+			t.Run(kind+"/"+gate, func(t *testing.T) {
+				t.Parallel()
+				for _, c := range faultCalls {
+					failEachCommand(t, kind, gate, c, false)
+				}
+			})
+		}
 	}
 }
 
@@ -551,19 +546,9 @@ func TestUnreadableRecords(t *testing.T) {
 			if len(takes) != 1 || takes[0].TakeID != s.held.TakeID || err != nil {
 				t.Errorf("%s, %s: in flight %+v, %v", kind, gate, takes, err)
 			}
-			var errs []error
-			found := make(map[uuid.UUID]bool)
-			for cursor := ""; ; {
-				takes, next, err := s.gate.ScanInFlight(t.Context(), 0, cursor)
-				errs = append(errs, err)
-				for _, taken := range takes {
-					found[taken.TakeID] = true
-				}
-				if cursor = next; next == "" {
-					break
-				}
-			}
-			if err := errors.Join(errs...); len(found) != 1 || !found[s.held.TakeID] || !errors.Is(err, errRecord) {
+			found, err := scanned(t.Context(), s.gate, 0)
+			another := slices.ContainsFunc(found, func(taken stock.Take) bool { return taken.TakeID != s.held.TakeID })
+			if len(found) == 0 || another || !errors.Is(err, errRecord) {
 				t.Errorf("%s, %s: scanned %v, %v", kind, gate, found, err)
 			}
 		}
@@ -642,10 +627,12 @@ func TestUnknownClient(t *testing.T) {
 	}
 }
 
-// TestUnreadableMark checks that an unreadable mark counts as missing.
-func TestUnreadableMark(t *testing.T) {
+// TestMark checks that each counter of the ledger reads the mark that another one has set. An
+// unreadable mark counts as missing.
+func TestMark(t *testing.T) {
 	t.Parallel()
 	g := scriptOn(t, shared.client(t, "Redis"))
+	other := NewCounter(g.client, g.ledgerID, Layout{})
 	for name, spoil := range map[string]func() error{
 		"missing":   func() error { return g.client.Del(t.Context(), g.markKey()).Err() },
 		"no number": func() error { return g.client.Set(t.Context(), g.markKey(), "7 0 x", 0).Err() },
@@ -663,7 +650,7 @@ func TestUnreadableMark(t *testing.T) {
 		if err := g.SetMark(t.Context(), want); err != nil {
 			t.Errorf("%s: setting a mark: %v", name, err)
 		}
-		if m, err := g.Mark(t.Context()); err != nil || m != want {
+		if m, err := other.Mark(t.Context()); err != nil || m != want {
 			t.Errorf("%s: the mark that was set is %+v, %v", name, m, err)
 		}
 	}
@@ -702,11 +689,7 @@ func TestJournalRefuses(t *testing.T) {
 		if err := client.ACLSetUser(t.Context(), user, "on", ">secret", "~*", "&*", "+@all", "-"+command).Err(); err != nil {
 			t.Fatal(err)
 		}
-		limited, err := connect(user + ":secret@" + client.(*redis.Client).Options().Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = limited.Close() })
+		limited := storetest.Redis(t, "redis://"+user+":secret@"+client.(*redis.Client).Options().Addr)
 		if err := scriptOn(t, limited).Journal().Open(t.Context(), "x"); !redis.HasErrorPrefix(err, "NOPERM") || !strings.Contains(err.Error(), command) {
 			t.Errorf("opened without %s: %v", command, err)
 		}

@@ -1,190 +1,86 @@
 package gate
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// stoppedEnv makes the test program take under a lock and stop halfway. Its value
-// is "BACKEND LOCKSERVER REDIS LEDGERID FENCED STEP".
-const stoppedEnv = "HOLDFAST_GATE_STOPPED"
-
-// stoppedLease is the lease of a stopped holder. It is the shortest that all lock servers allow.
-const stoppedLease = 2 * time.Second
-
-// deafLocker is a locker that does not tell holders that a lease has ended, so that only the store
-// can refuse them. It calls before when it has got a lock.
-type deafLocker struct {
-	waitingLocker
-	before func()
+// lateLocker is an ownLocker that calls granted when it has got a lock.
+type lateLocker struct {
+	ownLocker
+	granted func()
 }
 
-func (l deafLocker) Lock(ctx context.Context, name string) (lock.Lease, error) {
-	lease, err := l.waitingLocker.Lock(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	l.before()
-	return deafLease{lease}, nil
+func (l lateLocker) Lock(ctx context.Context, name string) (lock.Lease, error) {
+	lease, err := l.ownLocker.Lock(ctx, name)
+	l.granted()
+	return lease, err
 }
 
-type deafLease struct{ lock.Lease }
-
-func (l deafLease) Context() context.Context { return context.WithoutCancel(l.Lease.Context()) }
-
-// underLock returns a gate that takes under a lock of the backend. A take calls
-// before, reads the counts, calls between, and writes them.
-func underLock(ctx context.Context, backend, server string, lease time.Duration, client redis.UniversalClient, ledger uuid.UUID, fenced bool, before, between func()) (countedReadWrite, func() error, error) {
-	b, ok := backends.Find(backend)
-	if !ok {
-		return countedReadWrite{}, nil, fmt.Errorf("no backend %q", backend)
-	}
-	locker, stop, err := b.Open(ctx, backends.Servers{
-		Redis: client, ZooKeeper: server, Etcd: server, Lease: lease,
-	})
-	if err != nil {
-		return countedReadWrite{}, nil, err
-	}
-	g := readWriteIn(client, ledger, Layout{Locks: NewLocks(deafLocker{locker, before}, time.Minute, fenced)})
-	g.between = between
-	return g, stop, nil
-}
-
-// stoppedProcess takes one unit. At the given step it prints the step and waits for
-// a line.
-func stoppedProcess(how string) (exit int) {
-	fields := strings.Fields(how)
-	client, err := connect(fields[2])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer client.Close()
-	in := bufio.NewReader(os.Stdin)
-	here := func(step string) func() {
-		return func() {
-			if step == fields[5] {
-				fmt.Println(step)
-				_, _ = in.ReadString('\n')
-			}
-		}
-	}
-	g, stop, err := underLock(context.Background(), fields[0], fields[1], stoppedLease, client, uuid.MustParse(fields[3]),
-		fields[4] == "true", here("before"), here("between"))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer stop()
-	switch _, err := g.Take(context.Background(), orderOf("a", 1)); {
-	case err == nil:
-		fmt.Println("taken")
-	default:
-		fmt.Println("refused", err)
-	}
-	return 0
-}
-
-// TestOutlivedLock stops a process in the middle of a take until its lock has been granted to
-// another holder. Then the process continues and ignores the end of its lease. The fence must
-// refuse its late read and its late write. Without a fence one unit is sold twice. Unless the run
-// is thorough, the locks are in Redis. A gate uses all locks through one interface, and
-// TestConformance of package locktest checks the tokens of each.
+// TestOutlivedLock stops a take until its lock has been granted to another holder. Then the take
+// continues, and does not learn that it has lost the lock. The fence must refuse its late read and
+// its late write. Without a fence one unit is sold twice. TestConformance of package locktest checks
+// that the lock of a stopped process is granted to another one, with a greater token.
 func TestOutlivedLock(t *testing.T) {
 	t.Parallel()
-	address := testenv.OwnRedis(t).Addr()
-	client, err := connect(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	servers := map[string]func(testenv.T) string{
-		"redis": func(testenv.T) string { return address }, "zookeeper": testenv.ZooKeeper, "etcd": testenv.Etcd,
-	}
-	for backend, locks := range servers {
-		if backend != "redis" && !testenv.Thorough() {
-			continue
-		}
-		for _, at := range []string{"before", "between"} { // stopped before reading, or between reading and writing
-			for _, fence := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s/%s/fence %v", backend, at, fence), func(t *testing.T) {
-					t.Parallel()
-					answer := outlived{client, address, backend, locks(t), fence, at}.answer(t)
-					switch {
-					case fence && !strings.Contains(answer, errFenced.Error()):
-						t.Errorf("the stopped holder was answered %q", answer)
-					case !fence && answer != "taken":
-						t.Errorf("without a fence the unit was not sold twice: %q", answer)
-					}
-				})
-			}
+	for _, at := range []string{"before", "between"} { // stopped before reading, or between reading and writing
+		for _, fence := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/fence %v", at, fence), func(t *testing.T) {
+				t.Parallel()
+				err := outlive(t, at, fence)
+				switch {
+				case fence && !errors.Is(err, errFenced):
+					t.Errorf("the stopped holder was answered %v", err)
+				case !fence && err != nil:
+					t.Errorf("without a fence the unit was not sold twice: %v", err)
+				}
+			})
 		}
 	}
 }
 
-// outlived is a take by a process that is stopped at a step until its lock has been granted to this
-// process.
-type outlived struct {
-	client        redis.UniversalClient
-	address       string // address of the client's server
-	backend, lock string // backend and server of the lock
-	fenced        bool
-	step          string
-}
-
-// answer returns the output of the process after both have taken the same unit. On a busy machine
-// the process may have lost its lock before it is stopped, which changes nothing.
-func (o outlived) answer(t *testing.T) (answer string) {
+// outlive returns the answer to the take that was stopped, after both have taken the same unit.
+func outlive(t *testing.T, at string, fence bool) (late error) {
 	t.Helper()
-	ledger := uuid.New()
-	fill(t, readWrite0(o.client, ledger), "a", 1, 1)
-	child := startChild(t, stoppedEnv+"="+strings.Join([]string{o.backend, o.lock, o.address, ledger.String(), fmt.Sprint(o.fenced), o.step}, " "))
-	if step := child.line(t); step != o.step {
-		t.Fatalf("the process printed %q", step)
+	client, ledger, p, none := shared.client(t, "Redis"), uuid.New(), newPause(), func() {}
+	var tokens atomic.Uint64
+	take := func(granted, between func()) error { // under a lock that excludes no other take
+		locks := NewLocks(lateLocker{ownLocker{lock.NewLocal(), &tokens}, granted}, time.Minute, fence)
+		g := readWriteIn(client, ledger, Layout{Locks: locks})
+		g.between = between
+		_, err := g.Take(t.Context(), orderOf("a", 1))
+		return err
 	}
-	if err := child.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	fill(t, readWrite0(client, ledger), "a", 1, 1)
+	answer := make(chan error, 1)
 	resume := func() {
-		if err := child.Cont(); err != nil {
-			t.Error(err)
-		}
-		if err := child.Send(""); err != nil {
-			t.Error(err)
-		}
-		answer = child.line(t)
+		close(p.resume)
+		late = <-answer
 	}
-	none := func() {}
-	between := none
-	if o.step == "before" { // both holders read before either writes
-		between = resume
-	}
-	g, stop, err := underLock(t.Context(), o.backend, o.lock, lock.DefaultLease, o.client, ledger, o.fenced, none, between)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
-		t.Fatalf("the next holder: %v", err)
-	}
-	if o.step == "between" {
+	var next error
+	if at == "before" { // both holders read before either writes
+		go func() { answer <- take(p.here, none) }()
+		<-p.stopped
+		next = take(none, resume)
+	} else {
+		go func() { answer <- take(none, p.here) }()
+		<-p.stopped
+		next = take(none, none)
 		resume()
 	}
-	return answer
+	if next != nil {
+		t.Errorf("the next holder: %v", next)
+	}
+	return late
 }
 
 // TestFencesAreKept checks that every call that changes a count under a lock checks its token, and
@@ -280,10 +176,7 @@ func TestNoToken(t *testing.T) {
 	t.Parallel()
 	g, ctx := readWrite0(shared.client(t, "Redis"), uuid.New()), t.Context()
 	fill(t, g, "a", 1, 10)
-	held, err := g.Take(ctx, orderOf("a", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := mustTake(t, g, orderOf("a", 2))
 	for name, tokens := range map[string]tokenSet{
 		"none":           {},
 		"of another SKU": {bySKU: map[stock.SKU]uint64{"b": 1}},

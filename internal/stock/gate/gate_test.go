@@ -20,12 +20,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(stoppedEnv) != "" {
-		os.Exit(stoppedProcess(os.Getenv(stoppedEnv)))
-	}
-	if os.Getenv(consumerEnv) != "" {
-		os.Exit(consumerAsProcess(os.Getenv(consumerEnv)))
-	}
 	redis.SetLogger(quiet{}) // the tests break connections on purpose
 	os.Exit(testenv.Main(program{m}))
 }

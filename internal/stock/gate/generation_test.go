@@ -123,10 +123,7 @@ func TestGenerationsInTurn(t *testing.T) {
 			t.Errorf("loaded: %v, %v", loaded, err)
 		}
 		fill(t, before, "a", epochIn(2, 1), 5)
-		first, err := before.Take(ctx, orderOf("a", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := mustTake(t, before, orderOf("a", 1))
 
 		if _, err := after.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
 			t.Errorf("an earlier count: %v", err)
@@ -179,15 +176,9 @@ func TestRecordsOfAnEarlierGeneration(t *testing.T) {
 		load(t, before.Counter, 2)
 		load(t, after.Counter, 3)
 		fill(t, before, "a", epochIn(2, 1), 5)
-		if _, err := before.Take(ctx, orderOf("a", 1)); err != nil {
-			t.Fatal(err)
-		}
-		for cursor, first := "", true; first || cursor != ""; first = false {
-			takes, next, err := after.ScanInFlight(ctx, 0, cursor)
-			if err != nil || len(takes) > 0 {
-				t.Fatalf("listed %v, %v", takes, err)
-			}
-			cursor = next
+		mustTake(t, before, orderOf("a", 1))
+		if takes, err := scanned(ctx, after, 0); err != nil || len(takes) > 0 {
+			t.Fatalf("listed %v, %v", takes, err)
 		}
 		if takes, err := before.InFlight(ctx, 10, "a"); err != nil || len(takes) > 0 {
 			t.Errorf("kept the record of %v, %v", takes, err)
@@ -203,10 +194,7 @@ func TestInFlight_ClockSetBack(t *testing.T) {
 		ctx, g := t.Context(), open()
 		load(t, g.Counter, 2)
 		fill(t, g, "a", epochIn(2, 1), 5)
-		taken, err := g.Take(ctx, orderOf("a", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		taken := mustTake(t, g, orderOf("a", 1))
 		for _, name := range g.layout.segmentsOf("a") {
 			key, field := g.keys(name).flight, recordField(name, taken.OrderID)
 			record, err := client.HGet(ctx, key, field).Result()
@@ -226,16 +214,8 @@ func TestInFlight_ClockSetBack(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var found []stock.Take
-		for cursor, first := "", true; first || cursor != ""; first = false {
-			takes, next, err := g.ScanInFlight(ctx, time.Hour, cursor)
-			if err != nil {
-				t.Fatal(err)
-			}
-			found, cursor = append(found, takes...), next
-		}
-		if len(found) != 1 || found[0].TakeID != taken.TakeID {
-			t.Errorf("recovery finds %v, want take %s", found, taken.TakeID)
+		if found, err := scanned(ctx, g, time.Hour); err != nil || len(found) != 1 || found[0].TakeID != taken.TakeID {
+			t.Errorf("recovery finds %v, %v, want take %s", found, err, taken.TakeID)
 		}
 		if takes, err := g.InFlight(ctx, 10, "a"); err != nil || len(takes) != 1 {
 			t.Errorf("in flight: %v, %v", takes, err)
@@ -284,10 +264,7 @@ func TestTwinBetweenReadAndWrite(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	taken, err := g.Take(t.Context(), second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := mustTake(t, g, second)
 	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 7, InFlight: 3})
 	if err := g.Settle(t.Context(), stock.Take{Deduction: first}); err != nil { // the first take has no record
 		t.Fatal(err)
@@ -303,11 +280,7 @@ func TestTwinBetweenReadAndWrite(t *testing.T) {
 func TestRestartedFromASnapshot(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
-	client, err := connect(server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	client := storetest.Redis(t, server.URL())
 	g := scriptOn(t, client)
 	load(t, g.Counter, 2)
 	fill(t, g, "a", epochIn(2, 1), 10)
@@ -328,24 +301,6 @@ func TestRestartedFromASnapshot(t *testing.T) {
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
 		t.Errorf("got %v", err)
 	}
-}
-
-// TestMark checks that every gate of the ledger reads the mark that one of them has set.
-func TestMark(t *testing.T) {
-	t.Parallel()
-	eachGate(t, func(t *testing.T, _ redis.UniversalClient, open func() counted) {
-		a, b := open(), open()
-		if m, err := a.Mark(t.Context()); m != (stock.Mark{}) || err != nil {
-			t.Errorf("before: %+v, %v", m, err)
-		}
-		want := stock.Mark{Generation: 12, Beat: 345}
-		if err := a.SetMark(t.Context(), want); err != nil {
-			t.Fatal(err)
-		}
-		if m, err := b.Mark(t.Context()); m != want || err != nil {
-			t.Errorf("got %+v, %v", m, err)
-		}
-	})
 }
 
 // TestLedgersHaveScriptsOfTheirOwn checks that a generation loaded for one ledger
@@ -395,9 +350,7 @@ func TestSettledBetween(t *testing.T) {
 	other := orderOf("a", 1)
 	copy(other.OrderID[12:], d.OrderID[12:]) // makes the other order try the same segment first
 	for _, d := range []stock.Deduction{other, d} {
-		if _, err := g.Take(t.Context(), d); err != nil {
-			t.Fatal(err)
-		}
+		mustTake(t, g, d)
 	}
 	if got := available(t, g, "a"); got[at] != 0 {
 		t.Fatalf("available: %v", got)
@@ -435,11 +388,7 @@ func (g *settling) Take(ctx context.Context, d stock.Deduction) (stock.Take, err
 func TestRefusalsOfTheServer(t *testing.T) {
 	t.Parallel()
 	server := testenv.OwnRedis(t)
-	client, err := connect(server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	client := storetest.Redis(t, server.URL())
 	g := scriptOn(t, client)
 	fill(t, g, "a", 1, 5)
 	set := func(name, value string) {

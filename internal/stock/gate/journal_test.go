@@ -54,6 +54,14 @@ func journaled(t *testing.T, j *Journal, d stock.Deduction) stock.Take {
 	return taken
 }
 
+// mustFinish removes the orders from the journal.
+func mustFinish(t *testing.T, j *Journal, takes ...stock.Take) {
+	t.Helper()
+	if err := j.Finish(t.Context(), takes...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // wantQueued checks the journal's entry of the order.
 func wantQueued(t *testing.T, j *Journal, want stock.Take) {
 	t.Helper()
@@ -138,9 +146,7 @@ func TestQueuedOrderLeavesWhole(t *testing.T) {
 			t.Errorf("claimed %+v", claimed)
 		}
 		for range 2 { // the second time has no effect
-			if err := j.Finish(t.Context(), one); err != nil {
-				t.Fatal(err)
-			}
+			mustFinish(t, j, one)
 			wantLength(t, j, 1)
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 3, Available: 9})
 			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 7, Available: 8, InFlight: 1})
@@ -151,9 +157,7 @@ func TestQueuedOrderLeavesWhole(t *testing.T) {
 		if err := g.Give(t.Context(), two); err != nil {
 			t.Fatal(err)
 		}
-		if err := j.Finish(t.Context(), two); err != nil {
-			t.Fatal(err)
-		}
+		mustFinish(t, j, two)
 		wantLength(t, j, 0)
 		wantLevel(t, g, stock.Level{SKU: "b", Epoch: 7, Available: 9})
 		if left := claim(t, j, "z"); len(left) != 0 {
@@ -217,9 +221,7 @@ func TestTwinsOfAQueuedOrder(t *testing.T) {
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 4})
 		wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 5})
 		journaled(t, j, linesOf("b")) // another order
-		if err := j.Finish(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		mustFinish(t, j, first)
 		journaled(t, j, twin)
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 4})
 		wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 3, InFlight: 2})
@@ -293,9 +295,7 @@ func TestFullJournal(t *testing.T) {
 		if _, err := j.Requeue(t.Context(), queued[0], uuid.New()); err != nil {
 			t.Error(err)
 		}
-		if err := j.Finish(t.Context(), queued[1]); err != nil {
-			t.Fatal(err)
-		}
+		mustFinish(t, j, queued[1])
 		journaled(t, j, linesOf("a"))
 		wantLength(t, j, 3)
 	})
@@ -325,13 +325,9 @@ func TestRequeue(t *testing.T) {
 		if _, err := j.Requeue(t.Context(), first, uuid.New()); !errors.Is(err, stock.ErrInFlight) {
 			t.Errorf("replacing a take that is replaced already: %v", err)
 		}
-		if err := j.Finish(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		mustFinish(t, j, first)
 		wantQueued(t, j, again)
-		if err := j.Finish(t.Context(), again); err != nil {
-			t.Fatal(err)
-		}
+		mustFinish(t, j, again)
 		wantLength(t, j, 0)
 		if _, err := j.Requeue(t.Context(), again, uuid.New()); !errors.Is(err, stock.ErrInFlight) {
 			t.Errorf("a finished order: %v", err)
@@ -348,10 +344,7 @@ func TestQueuedTakesAreLeft(t *testing.T) {
 	eachJournal(t, func(t *testing.T, g countedScript, j *Journal) {
 		fill(t, g, "a", 1, 5)
 		waiting, lost := journaled(t, j, linesOf("a")), journaled(t, j, linesOf("a"))
-		plain, err := g.Take(t.Context(), linesOf("a"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		plain := mustTake(t, g, linesOf("a"))
 		if err := g.client.HDel(t.Context(), g.queuedKey(), lost.OrderID.String()).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -434,9 +427,7 @@ func TestLeave(t *testing.T) {
 		if got := names(); !slices.Contains(got, "busy") || slices.Contains(got, "idle") {
 			t.Errorf("consumers %v", got)
 		}
-		if err := j.Finish(t.Context(), one); err != nil {
-			t.Fatal(err)
-		}
+		mustFinish(t, j, one)
 		if err := j.Leave(t.Context(), "busy"); err != nil {
 			t.Fatal(err)
 		}
@@ -588,9 +579,7 @@ func TestRedeliver(t *testing.T) {
 		if got := read(t, j, "y"); len(got) != 3 {
 			t.Errorf("read %+v", got)
 		}
-		if err := j.Finish(t.Context(), queued...); err != nil {
-			t.Fatal(err)
-		}
+		mustFinish(t, j, queued...)
 		wantLength(t, j, 0)
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 2})
 	})

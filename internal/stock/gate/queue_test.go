@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,19 +23,16 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// queueTurnLease is the lease of the turn of a process that is killed.
-const queueTurnLease = time.Second
-
 // queue0 returns a gate with generation 0 loaded. Its turns are leases in the same
 // Redis.
 func queue0(client redis.UniversalClient, ledger uuid.UUID) countedQueue {
-	return queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), nil)
+	return queueWith(client, ledger, leasesOf(client, ledger), nil)
 }
 
 // leasesOf returns leases of turns in Redis. Each ledger's leases have other names, so that tests
 // of one SKU do not wait for each other.
-func leasesOf(client redis.UniversalClient, ledger uuid.UUID, o redislock.Options) OwnedLocker {
-	return ledgerLeases{redislock.New(client, o), ledger.String() + ":"}
+func leasesOf(client redis.UniversalClient, ledger uuid.UUID) OwnedLocker {
+	return ledgerLeases{redislock.New(client, redislock.Options{}), ledger.String() + ":"}
 }
 
 type ledgerLeases struct {
@@ -138,7 +134,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	client, ledger, p := ownClient(t, "Redis", nil, -1), uuid.New(), newPause()
 	fails := faults.NewHook()
 	client.AddHook(fails)
-	g := queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), p.here)
+	g := queueWith(client, ledger, leasesOf(client, ledger), p.here)
 	g.queues.length = time.Hour
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
@@ -185,7 +181,7 @@ func TestRefusedAtOnce(t *testing.T) {
 func TestLeftQueue(t *testing.T) {
 	t.Parallel()
 	client, ledger, p := shared.client(t, "Redis"), uuid.New(), newPause()
-	g := queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), p.here)
+	g := queueWith(client, ledger, leasesOf(client, ledger), p.here)
 	g.queues.length = time.Hour
 	t.Cleanup(g.Close)
 	fill(t, g, "a", 1, 6)
@@ -253,7 +249,7 @@ func TestOneConsumer(t *testing.T) {
 	var instances [2]countedQueue
 	for i := range instances {
 		// A lease may end early, because it only advises.
-		instances[i] = queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), between)
+		instances[i] = queueWith(client, ledger, leasesOf(client, ledger), between)
 		t.Cleanup(instances[i].Close)
 	}
 	fill(t, instances[0], "a", 1, 1_000_000)
@@ -311,9 +307,7 @@ func TestTurnEnds(t *testing.T) {
 	g.queues.length = time.Millisecond
 	t.Cleanup(g.Close)
 	fill(t, readWrite0(client, ledger), "a", 1, stock.MaxTotal)
-	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
-		t.Fatal(err)
-	}
+	mustTake(t, g, orderOf("a", 1))
 	g.queues.consumers.Wait() // until the queue is empty
 	for _, answer := range more {
 		if err := <-answer; err != nil {
@@ -433,7 +427,7 @@ func TestQueue_LateWrite(t *testing.T) {
 				arrive = func() error { return run(t.Context()) }
 				return io.EOF
 			}))
-			g = queueWith(client, ledger, leasesOf(client, ledger, redislock.Options{}), nil)
+			g = queueWith(client, ledger, leasesOf(client, ledger), nil)
 			g.queues.length = time.Hour
 			t.Cleanup(g.Close)
 			fill(t, g, "a", 1, 10)
@@ -450,47 +444,6 @@ func TestQueue_LateWrite(t *testing.T) {
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 9, InFlight: 1})
 			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 1, Available: 10})
 		})
-	}
-}
-
-// consumerEnv makes the test program take a unit and stop while it consumes the queue.
-// Its value is "ADDRESS LEDGERID".
-const consumerEnv = "HOLDFAST_GATE_CONSUMER"
-
-func consumerAsProcess(how string) (exit int) {
-	address, ledger, _ := strings.Cut(how, " ")
-	client, err := connect(address)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	id := uuid.MustParse(ledger)
-	g := queueWith(client, id, leasesOf(client, id, redislock.Options{Lease: queueTurnLease}), func() {
-		fmt.Println("consuming")
-		select {} // blocks until the process is killed
-	})
-	_, err = g.Take(context.Background(), orderOf("a", 1))
-	fmt.Fprintln(os.Stderr, "the take was answered", err)
-	return 1
-}
-
-// TestConsumerDies checks that another instance takes over while a take waits if the process with
-// the turn is killed.
-func TestConsumerDies(t *testing.T) {
-	t.Parallel()
-	client, ledger := shared.client(t, "Redis"), uuid.New()
-	g := queue0(client, ledger)
-	t.Cleanup(g.Close)
-	fill(t, g, "a", 1, 1)
-	child := startChild(t, consumerEnv+"="+client.(*redis.Client).Options().Addr+" "+ledger.String())
-	if said := child.line(t); said != "consuming" {
-		t.Fatalf("the process printed %q", said)
-	}
-	if err := child.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := g.Take(t.Context(), orderOf("a", 1)); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -80,10 +80,7 @@ func TestGather(t *testing.T) {
 			fill(t, g, "b", 1, 3)
 			d := orderOf("a", 6)
 			d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 2})
-			taken, err := g.Take(t.Context(), d)
-			if err != nil {
-				t.Fatal(err)
-			}
+			taken := mustTake(t, g, d)
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 1, InFlight: 6})
 			if _, err := other.Take(t.Context(), orderOf("a", 2)); !errors.Is(err, stock.ErrSoldOut) {
 				t.Errorf("2 of 1 unit: %v", err)
@@ -136,14 +133,8 @@ func TestTakenAgain(t *testing.T) {
 				d := orderOf("a", quantity)
 				copy(d.OrderID[12:], []byte{0, 0, 0, 2}) // tries segment 2 first
 				block := orderOf(segmentOf("a", 2), 3)
-				blocking, err := g.inner.Take(t.Context(), block)
-				if err != nil {
-					t.Fatal(err)
-				}
-				first, err := g.Take(t.Context(), d)
-				if err != nil {
-					t.Fatal(err)
-				}
+				blocking := mustTake(t, g.inner, block)
+				first := mustTake(t, g, d)
 				if _, err := other.Take(t.Context(), d); err != nil { // the same take
 					t.Errorf("taken twice: %v", err)
 				}
@@ -180,10 +171,7 @@ func TestRepeatOfASettledTake(t *testing.T) {
 	g := closed(t, segmented0(client, ledger, 3, lock.NewLocal()))
 	fill(t, other, "a", 1, 3)
 	d := orderOf("a", 3)
-	taken, err := other.Take(t.Context(), d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := mustTake(t, other, d)
 	var once sync.Once
 	client.AddHook(before(func(cmd redis.Cmder) error {
 		if strings.HasPrefix(cmd.Name(), "eval") {
@@ -214,12 +202,7 @@ func TestSoldOutWaitsForAGather(t *testing.T) {
 	if err := g.announce(t.Context(), "a", true); err != nil {
 		t.Fatal(err)
 	}
-	parts := orderOf("", 0) // as a gather takes them before it fails
-	parts.Lines = []stock.Line{{SKU: segmentOf("a", 0), Quantity: 1}, {SKU: segmentOf("a", 1), Quantity: 1}, {SKU: segmentOf("a", 2), Quantity: 1}}
-	cut, err := g.inner.Take(t.Context(), parts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := mustTake(t, g.inner, linesOf(segmentOf("a", 0), segmentOf("a", 1), segmentOf("a", 2))) // as a gather takes them before it fails
 	asked, answer := make(chan struct{}), make(chan error, 1)
 	other.gatherers = askedLocker{other.gatherers, func() { close(asked) }}
 	go func() {
@@ -305,9 +288,7 @@ func TestLostGather(t *testing.T) {
 		if err := g.announce(t.Context(), "a", true); err != nil {
 			t.Error(err)
 		}
-		parts := orderOf("", 0)
-		parts.Lines = []stock.Line{{SKU: segmentOf("a", 0), Quantity: 1}, {SKU: segmentOf("a", 1), Quantity: 1}, {SKU: segmentOf("a", 2), Quantity: 1}}
-		if _, err := inner.Take(t.Context(), parts); err != nil {
+		if _, err := inner.Take(t.Context(), linesOf(segmentOf("a", 0), segmentOf("a", 1), segmentOf("a", 2))); err != nil {
 			t.Error(err)
 		}
 		return stock.Refuse(d.Lines[0].SKU, stock.ErrSoldOut)
@@ -348,9 +329,7 @@ func TestLostSegment(t *testing.T) {
 	fill(t, g, "a", 1, 9)
 	again := orderOf("a", 1)
 	copy(again.OrderID[12:], []byte{0, 0, 0, 1}) // in segment 1
-	if _, err := g.Take(t.Context(), again); err != nil {
-		t.Fatal(err)
-	}
+	mustTake(t, g, again)
 	if err := g.client.HDel(t.Context(), g.keys(segmentOf("a", 1)).count, string(segmentOf("a", 1))).Err(); err != nil {
 		t.Fatal(err)
 	}

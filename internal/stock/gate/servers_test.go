@@ -96,11 +96,6 @@ func (c *clients) stop() {
 	}
 }
 
-// connect opens another client of one server.
-func connect(addr string) (redis.UniversalClient, error) {
-	return store.OpenRedis(context.Background(), "redis://"+addr)
-}
-
 // counted is a gate with its counter. The other types are the same for one type of gate.
 type (
 	counted struct {

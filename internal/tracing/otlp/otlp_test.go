@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -133,11 +132,7 @@ func TestOpen_Batching(t *testing.T) {
 // end of the service. One collector accepts connections and does not answer, and another asks the
 // client to retry later.
 func TestCollectorAway(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
+	listener := testenv.Listen(t)
 	t.Run("Silent", func(t *testing.T) { checkAway(t, "http://"+listener.Addr().String()) })
 
 	overloaded := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
