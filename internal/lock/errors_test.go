@@ -99,39 +99,6 @@ func mustBeEmpty(t *testing.T, l *locker) {
 	}
 }
 
-// TestRefusedReader checks the errors of RLock.
-func TestRefusedReader(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := NewLocal()
-		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := l.RLock(ctx, ""); !errors.Is(err, ErrName) {
-			t.Errorf("an invalid name: %v", err)
-		}
-		writer := mustLock(t, l, "a")
-		refused := make(chan error, 1)
-		go func() {
-			_, err := l.RLock(ctx, "a")
-			refused <- err
-		}()
-		synctest.Wait()
-		cancel()
-		if err := <-refused; !errors.Is(err, context.Canceled) {
-			t.Errorf("a cancelled reader: %v", err)
-		}
-		mustUnlock(t, writer)
-		if _, err := l.RLock(ctx, "a"); !errors.Is(err, context.Canceled) {
-			t.Errorf("an ended context: %v", err)
-		}
-		reader, err := l.RLock(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		mustUnlock(t, reader)
-		mustBeEmpty(t, l.locker)
-	})
-}
-
 // TestWaitersOfAnOwner makes further requests of one owner while the first one has no answer yet.
 func TestWaitersOfAnOwner(t *testing.T) {
 	t.Parallel()

@@ -2,11 +2,9 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -72,42 +70,6 @@ func TestLocalCancelDuringUnlock(t *testing.T) {
 		}
 		mustUnlock(t, lease)
 	}
-}
-
-// TestLocalReadersBehindAWriter checks that a reader that waits behind a writer gets the lock when
-// the writer gives up.
-func TestLocalReadersBehindAWriter(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := NewLocal()
-		first, err := l.RLock(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer mustUnlock(t, first)
-		ctx, giveUp := context.WithCancel(t.Context())
-		writer, reader := make(chan error, 1), make(chan error, 1)
-		go func() {
-			_, err := l.Lock(ctx, "a")
-			writer <- err
-		}()
-		waitForWaiters(t, l.locker, "a", 1)
-		go func() {
-			lease, err := l.RLock(t.Context(), "a")
-			if err == nil {
-				err = lease.Unlock(t.Context())
-			}
-			reader <- err
-		}()
-		waitForWaiters(t, l.locker, "a", 2)
-		giveUp()
-		if err := testenv.Receive(t, "the reader", reader); err != nil {
-			t.Error(err)
-		}
-		if err := testenv.Receive(t, "the writer", writer); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-	})
 }
 
 // TestLocalTokensRise checks that tokens are not behind the clock after a restart.

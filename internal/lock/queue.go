@@ -6,44 +6,28 @@ import (
 	"sync"
 )
 
-// queue gives the turn for a name to one hold at a time, or to several callers that share it, in
-// the order of their requests. It keeps no state for a name without holders and waiters. A waiter
-// needs no extra goroutine. The zero value is ready to use.
+// queue gives the turn for a name to one hold at a time, in the order of their requests. It keeps no
+// state for a name without holders and waiters. A waiter needs no extra goroutine. The zero value is
+// ready to use.
 type queue struct {
 	mu    sync.Mutex
 	lines map[string]*line
 }
 
-// line holds the callers that have the turn for one name, and the callers that wait for it.
+// line holds the hold that has the turn for one name, and the callers that wait for it.
 type line struct {
-	turn    *hold // the hold that has the turn alone, or nil
-	sharers int
+	turn    *hold     // nil: nobody has it
 	waiting list.List // list of *waiter
 }
 
 // waiter is one caller that waits. The queue's mutex guards entered.
 type waiter struct {
-	hold    *hold // nil: the waiter shares the turn
+	hold    *hold
 	entered bool
 	woken   chan struct{} // closed when the waiter has the turn
 }
 
-func (w *waiter) shared() bool { return w.hold == nil }
-
-// isFree reports whether h can have the turn now. A nil h shares it.
-func (l *line) isFree(h *hold) bool {
-	return l.turn == nil && (h == nil || l.sharers == 0)
-}
-
-func (l *line) setTurn(h *hold) {
-	if h == nil {
-		l.sharers++
-	} else {
-		l.turn = h
-	}
-}
-
-// tryEnter takes the turn if that needs no waiting. A nil h shares the turn.
+// tryEnter takes the turn if that needs no waiting.
 func (q *queue) tryEnter(name string, h *hold) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,14 +43,14 @@ func (q *queue) tryEnterLocked(name string, h *hold) bool {
 		l = new(line)
 		q.lines[name] = l
 	}
-	if l.waiting.Len() > 0 || !l.isFree(h) {
+	if l.turn != nil {
 		return false
 	}
-	l.setTurn(h)
+	l.turn = h
 	return true
 }
 
-// enter waits for the turn, or returns ctx's error. A nil h shares the turn.
+// enter waits for the turn, or returns ctx's error.
 func (q *queue) enter(ctx context.Context, name string, h *hold) error {
 	q.mu.Lock()
 	if q.tryEnterLocked(name, h) {
@@ -89,19 +73,15 @@ func (q *queue) enter(ctx context.Context, name string, h *hold) error {
 		return nil
 	}
 	l.waiting.Remove(element)
-	q.advance(name, l) // callers that share the turn may have waited behind the caller
 	return ctx.Err()
 }
 
-// nextWaiter returns the next waiter for the name. It returns nil if there is
-// none, or if that waiter shares the turn.
+// nextWaiter returns the next waiter for the name, or nil if there is none.
 func (q *queue) nextWaiter(name string) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l := q.lines[name]; l != nil && l.waiting.Len() > 0 {
-		if w := l.waiting.Front().Value.(*waiter); !w.shared() {
-			return w
-		}
+		return l.waiting.Front().Value.(*waiter)
 	}
 	return nil
 }
@@ -130,26 +110,13 @@ func (q *queue) leave(name string, h *hold) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.lines[name]
-	switch {
-	case h == nil:
-		l.sharers--
-	case l != nil && l.turn == h:
-		l.turn = nil
-	default:
+	if l == nil || l.turn != h {
 		return
 	}
-	q.advance(name, l)
-}
-
-// advance wakes, in order, the waiters that can have the turn now.
-func (q *queue) advance(name string, l *line) {
-	for first := l.waiting.Front(); first != nil; first = l.waiting.Front() {
-		if !l.isFree(first.Value.(*waiter).hold) {
-			return
-		}
+	l.turn = nil
+	if first := l.waiting.Front(); first != nil {
 		l.wake(first)
-	}
-	if l.turn == nil && l.sharers == 0 {
+	} else {
 		delete(q.lines, name)
 	}
 }
@@ -157,7 +124,6 @@ func (q *queue) advance(name string, l *line) {
 // wake gives the waiter the turn.
 func (l *line) wake(waiting *list.Element) {
 	w := l.waiting.Remove(waiting).(*waiter)
-	l.setTurn(w.hold)
-	w.entered = true
+	l.turn, w.entered = w.hold, true
 	close(w.woken)
 }

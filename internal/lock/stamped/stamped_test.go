@@ -184,7 +184,6 @@ func BenchmarkReadMostly(b *testing.B) {
 		{"sync.RWMutex", func() { under(shared.RLocker(), read) }, func() { under(&shared, write) }},
 		{"stamped.Lock", func() { stamp.Read(read) }, func() { under(&stamp, write) }},
 		{"lock.Local/Lock", func() { underLease(local.Lock, read) }, func() { underLease(local.Lock, write) }},
-		{"lock.Local/RLock", func() { underLease(local.RLock, read) }, func() { underLease(local.Lock, write) }},
 	} {
 		b.Run(way.name, func(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
