@@ -359,7 +359,7 @@ func (c *Consumer) takeAgain(ctx context.Context, t stock.Take) (stock.Take, err
 		return t, errNotGiven
 	}
 	again, err := c.journal.Requeue(ctx, t, uuid.New())
-	if errors.Is(err, stock.ErrSoldOut) { // units that were added or returned may not have reached the gate
+	if errors.Is(err, stock.ErrSoldOut) { // added or returned units may not have reached the gate
 		if err := c.reconciler.CatchUp(ctx, t.SKUs()...); err != nil {
 			return t, err
 		}
