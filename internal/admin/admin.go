@@ -169,7 +169,7 @@ func (a *Admin) shrink(ctx context.Context, set stock.Setting, n int64) (ledger.
 	}}
 	if a.gate != nil {
 		taken, err := a.gate.Take(ctx, take.Deduction)
-		if errors.Is(err, stock.ErrSoldOut) { // units that were added or returned may not have reached the gate
+		if errors.Is(err, stock.ErrSoldOut) { // added or returned units may not have reached the gate
 			if err := a.reconciler.CatchUp(ctx, set.SKU); err != nil {
 				return ledger.StockRow{}, err
 			}

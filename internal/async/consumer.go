@@ -66,6 +66,7 @@ type Ledger interface {
 type Reconciler interface {
 	Usable(ctx context.Context) error
 	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error
+	CatchUp(ctx context.Context, skus ...stock.SKU) error
 	FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
 	GiveBack(ctx context.Context, t stock.Take) bool
 }
@@ -358,6 +359,12 @@ func (c *Consumer) takeAgain(ctx context.Context, t stock.Take) (stock.Take, err
 		return t, errNotGiven
 	}
 	again, err := c.journal.Requeue(ctx, t, uuid.New())
+	if errors.Is(err, stock.ErrSoldOut) { // added or returned units may not have reached the gate
+		if err := c.reconciler.CatchUp(ctx, t.SKUs()...); err != nil {
+			return t, err
+		}
+		again, err = c.journal.Requeue(ctx, t, uuid.New())
+	}
 	if err != nil {
 		return t, fmt.Errorf("%w: %w", errTakingAgain, err)
 	}

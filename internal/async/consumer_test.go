@@ -239,6 +239,7 @@ type reconciler struct{ r *rig }
 
 func (*reconciler) Usable(context.Context) error                            { return nil }
 func (*reconciler) PrepareRetry(context.Context, error, ...stock.SKU) error { return nil }
+func (*reconciler) CatchUp(context.Context, ...stock.SKU) error             { return nil }
 func (m *reconciler) GiveBack(ctx context.Context, t stock.Take) bool {
 	return m.r.counter.Give(ctx, t) == nil
 }

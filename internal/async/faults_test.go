@@ -31,7 +31,7 @@ type answers struct {
 	recorded []order.Outcome  // outcomes of the calls of Record; the last one also of all further calls
 	down     order.Outcome    // outcome of RecordRefusal
 	found    *order.Order     // order that Order returns
-	errs     map[string]error // errors of PrepareRetry, GiveBack, Order and Requeue
+	errs     map[string]error // errors of PrepareRetry, CatchUp, GiveBack, Order and Requeue
 	calls    []string
 	began    time.Time // when the last call of Record began
 	asked    time.Time // when it ended
@@ -82,6 +82,8 @@ func (a *answers) Learn(asked time.Time, _ error) {
 func (a *answers) PrepareRetry(context.Context, error, ...stock.SKU) error {
 	return a.called("PrepareRetry")
 }
+
+func (a *answers) CatchUp(context.Context, ...stock.SKU) error { return a.called("CatchUp") }
 
 func (a *answers) GiveBack(context.Context, stock.Take) bool { return a.called("GiveBack") == nil }
 
@@ -145,7 +147,8 @@ func TestEnds(t *testing.T) {
 		{name: "taken again, perhaps", answers: answers{recorded: staleOnce, errs: fails("Requeue", errFault)}, want: again[:len(again)-1] + ": taking the units again: " + errFault.Error()},
 		{name: "taken again, perhaps, in spite of a refusal", answers: answers{recorded: staleOnce, errs: fails("Requeue", refusal(stock.ErrUnknownSKU))},
 			want: again[:len(again)-1] + ": taking the units again: " + refusal(stock.ErrUnknownSKU).Error()},
-		{name: "not taken again, because none is left", answers: answers{recorded: staleOnce, down: down, errs: fails("Requeue", sold)}, want: again + "Learn Refusal GiveBack: refused"},
+		{name: "not taken again, because none is left", answers: answers{recorded: staleOnce, down: down, errs: fails("Requeue", sold)}, want: again + "CatchUp Requeue Learn Refusal GiveBack: refused"},
+		{name: "not taken again, because none is at the gate", answers: answers{recorded: staleOnce, errs: map[string]error{"Requeue": sold, "CatchUp": errFault}}, want: again + "CatchUp: " + errFault.Error()},
 		{name: "not taken again, because it is not filled", answers: answers{recorded: []order.Outcome{stale}, errs: fails("Requeue", refusal(stock.ErrNotFilled))},
 			want: strings.Repeat(again, maxTries-1) + "Record: " + stale.Reason().Error()},
 	} {

@@ -255,7 +255,7 @@ var placing = []mutant{
 	{"orders are inserted in any order", groupCommit, "slices.SortFunc(accepted, func(a, b *order.Order) int { return bytes.Compare(a.ID[:], b.ID[:]) })", "_ = bytes.Compare", "internal/ledger TestAcceptedOrders"},
 	{"a group that was never slow leaves room for another slow one", slowGroups, "\tif !g.slow {\n\t\treturn nil\n\t}\n", "", "internal/ledger TestSlowGroupsEnd"},
 	{"a setting keeps the version", stockrow, "\t\tforSale := row.add(delta)\n\t\trow.Version++\n", "\t\tforSale := row.add(delta)\n", "internal/ledger TestFaults_Stock/Set_raises"},
-	{"units that have not reached the gate count as sold", admin, "if errors.Is(err, stock.ErrSoldOut) { // units", "if false { // units", "internal/admin TestShrink"},
+	{"units that have not reached the gate count as sold", admin, "if errors.Is(err, stock.ErrSoldOut) { // added", "if false { // added", "internal/admin TestShrink"},
 	{"a total cannot fall to what is sold", stockrow, "case row.Available < line.Quantity:", "case row.Available <= line.Quantity:", "internal/protocol TestShrinkAndTake/SQLite"},
 	{"the hours of a row are not those that are stored", stockrow, "s.OpensAt.UTC().Truncate(time.Microsecond)", "s.OpensAt.UTC()", "internal/ledger TestFaults_Stock/Set_the_rules"},
 	{"the hours of a row are in another time zone", stockrow, "s.ClosesAt.UTC().Truncate(time.Microsecond)", "s.ClosesAt.Truncate(time.Microsecond)", "internal/ledger TestFaults_Stock/Set_the_rules"},

@@ -267,9 +267,9 @@ func TestLatePaymentBeforeTheSettle(t *testing.T) {
 	})
 }
 
-// TestLatePayment_Undelivered pays an order late whose units have returned to the ledger, but not to
-// the gate: the instance that expired the order was killed after its commit. Another instance may
-// have been killed during a refill before that.
+// TestLatePayment_Undelivered pays an order late whose units have returned to the ledger, but not
+// to the gate: the instance that expired the order was killed after its commit. Another instance
+// may have been killed during a refill before that.
 func TestLatePayment_Undelivered(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {

@@ -244,6 +244,31 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 	})
 }
 
+// TestQueuedOrderTakesAgain_Undelivered checks that a queued order is not refused for lack of units
+// that were added, but have not reached the gate.
+func TestQueuedOrderTakesAgain_Undelivered(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{})
+		sku := newSKU("again")
+		addStock(t, i.instance, sku, 1)
+		queued := mustQueue(t, i.instance, oneUnit(sku))
+		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		bad := &badSKU{all: true}
+		other := s.open(t, settings{idle: true, strategy: queues, around: bad.around})
+		addStock(t, other, sku, 0) // refills, and removes the unit
+		addStock(t, other, sku, 1) // is not delivered
+		drain(t, i.instance)
+		if found, err := i.Order(t.Context(), queued.ID); err != nil || found.Status != order.Pending {
+			t.Errorf("the order is %s, %v", found.Status, err)
+		}
+		s.waitSettled(t, i.instance, sku)
+		s.checkBalance(t, i.counter, sku, 1)
+	})
+}
+
 // voided resolves a take with the order's ID. An instance of another strategy may do that before it
 // notices that the stock belongs to another layout.
 func voided(t *testing.T, i *instance, o order.Order) {

@@ -184,7 +184,8 @@ func TestAfterOverselling(t *testing.T) {
 			orders = append(orders, mustPlace(t, i, oneUnit(sku)))
 		}
 		s.waitSettled(t, i, sku)
-		s.exec(t, "UPDATE stock SET total = 2, available = -3 WHERE sku = ?", string(sku)) // as an unsound strategy leaves it
+		// An unsound strategy leaves a row like this.
+		s.exec(t, "UPDATE stock SET total = 2, available = -3 WHERE sku = ?", string(sku))
 		if _, err := i.Cancel(t.Context(), orders[0].ID, ""); err != nil {
 			t.Fatal(err)
 		}

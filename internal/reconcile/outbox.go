@@ -20,9 +20,9 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 	return err
 }
 
-// CatchUp brings the gate's counts of the SKUs up to what the ledger has committed. The gate may lack
-// units for a moment after they were added or returned. Call CatchUp before such a lack has a lasting
-// consequence.
+// CatchUp brings the gate's counts of the SKUs up to what the ledger has committed. The gate may
+// lack units for a moment after they were added or returned. Call CatchUp before such a lack has a
+// lasting consequence.
 func (r *Reconciler) CatchUp(ctx context.Context, skus ...stock.SKU) error {
 	for _, sku := range skus {
 		if err := r.Refill(ctx, sku); err != nil {
