@@ -61,9 +61,8 @@ func (s *Service) Pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 
 func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order, error) {
 	var (
-		late     = s.late
-		caughtUp bool  // the gate has all units that have returned, also those of this order
-		last     error // why the latest try failed
+		late = s.late
+		last error // why the latest try failed
 	)
 	for try := 1; try <= maxTries; try++ {
 		found, _, err := s.ledger.Change(ctx, id, ChangeOptions{Payment: payment}, onPayment(payment, late))
@@ -98,12 +97,6 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 				return Order{}, err
 			}
 			last = reason
-		case errors.Is(reason, stock.ErrSoldOut) && !caughtUp:
-			if err := s.reconciler.CatchUp(ctx, found.SKUs()...); err != nil {
-				return Order{}, err
-			}
-			caughtUp, last = true, reason
-			continue
 		case stock.Final(reason):
 			late = Refuse
 		default:
@@ -114,8 +107,21 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 	return Order{}, stock.Busy(last)
 }
 
-// revive tries once to cut the units of an expired order again, and to pay it.
+// revive cuts the units of an expired order again, and pays it. The gate may lack units that have
+// returned, also those of this order. So revive does not believe that they are sold out until the
+// gate has caught up.
 func (s *Service) revive(ctx context.Context, expired Order, payment string) (Order, Outcome) {
+	revived, out := s.reviveOnce(ctx, expired, payment)
+	if !errors.Is(out.Reason(), stock.ErrSoldOut) {
+		return revived, out
+	}
+	if err := s.reconciler.CatchUp(ctx, expired.SKUs()...); err != nil {
+		return Order{}, Refused(err)
+	}
+	return s.reviveOnce(ctx, expired, payment)
+}
+
+func (s *Service) reviveOnce(ctx context.Context, expired Order, payment string) (Order, Outcome) {
 	d := stock.Deduction{OrderID: expired.ID, TakeID: expired.NextTake(), Buyer: expired.Buyer, Lines: expired.Lines, Again: true}
 	return s.takeAndRecord(ctx, d, func(ctx context.Context, t stock.Take) (Order, Outcome) {
 		return s.ledger.Revive(ctx, expired, t, payment)
