@@ -249,7 +249,8 @@ var locks = []mutant{
 	{"a leftover that comes after others were freed stays", leftovers, "		l.stop()\n		l.stop = nil\n	}\n	return leftover{}, false", "		l.stop()\n	}\n	return leftover{}, false", "internal/lock TestLeftovers"},
 	{"a silent server keeps the leftovers of others", leftovers, "context.WithTimeout(ctx, releaseTimeout)", "context.WithCancel(ctx)", "internal/lock TestLeftovers"},
 	{"leftovers are freed after Close", leftovers, "if l.closed || len(", "if len(", "internal/lock TestLeftoversEnd"},
-	{"any number of leftovers waits", leftovers, "l.closed || len(l.pending) == maxLeftovers", "l.closed", "internal/lock TestLeftoversEnd"},
+	{"any number of leftovers waits", leftovers, "l.closed || len(l.pending) >= maxLeftovers", "l.closed", "internal/lock TestLeftoversEnd"},
+	{"a leftover that cannot be freed makes room for any number of others", leftovers, "len(l.pending) >= maxLeftovers", "len(l.pending) == maxLeftovers", "internal/lock TestLeftoversEnd"},
 	{"a holder waits until a silent server lists it", holderList, "context.WithTimeout(lease.Context(), showTimeout)", "context.WithCancel(lease.Context())", "internal/lock/recipe TestSilentBoard"},
 	{"a dead holder is listed instead of the next one", holderList, "last.Token < h.Token", "last.Token > h.Token", "internal/lock/recipe TestFailingList"},
 	{"a signal that comes with the lock is ignored", "cmd/withlock/main.go", "if err == nil && ctx.Err() != nil { // the", "if false { // the", "cmd/withlock TestSignalWithTheLock"},
@@ -310,4 +311,6 @@ var locks = []mutant{
 	{"the sessions of closed locks are not ended", backendFlags, "func() error { return errors.Join(closeLocker(), closeServers()) }", "func() error { _ = closeLocker; return closeServers() }", "internal/assembly/backends TestClose"},
 	{"the clients of Redlock are not closed", backendFlags, "errors.Join(closeLocker(), closeServers())", "closeLocker()", "internal/assembly/backends TestRedlockWithoutAServer"},
 	{"the databases of a MySQL server share their locks", "internal/lock/mysql/mysql.go", "[]byte(database + \"\\x00\" + name)", "[]byte(name)", "internal/lock/mysql TestKey"},
+	{"leftovers are freed without a pause after a failure", leftovers, "\t\tselect {\n\t\tcase <-time.After(leftoverPause):\n\t\tcase <-ctx.Done():\n\t\t}\n", "", "internal/lock TestLeftovers"},
+	{"Close does not wait for the leftover that is being freed", leftovers, "\tl.mu.Unlock()\n\tl.running.Wait()\n", "\tl.mu.Unlock()\n", "internal/lock TestLeftoversEnd"},
 }
