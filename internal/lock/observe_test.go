@@ -28,7 +28,7 @@ func TestObserved(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		mustUnlock(t, lease)
 		mustUnlock(t, lease) // reports nothing
-		b <- newExpiring(5 * time.Second)
+		time.AfterFunc(time.Second, func() { b <- newExpiring(5 * time.Second) })
 		lease = mustLock(t, l, "b")
 		<-lease.Context().Done()
 		synctest.Wait()
@@ -42,7 +42,7 @@ func TestObserved(t *testing.T) {
 			{"fake", "a", Refused, 0, ErrHeld},
 			{"fake", "a", Refused, time.Second, context.DeadlineExceeded},
 			{"fake", "a", Released, 3 * time.Second, nil},
-			{"fake", "b", Granted, 0, nil},
+			{"fake", "b", Granted, time.Second, nil},
 			{"fake", "b", Lost, 5 * time.Second, ErrExpired},
 		}
 		if len(events) != len(want) {
@@ -63,18 +63,24 @@ type brokenRelease struct{ localGrant }
 
 func (brokenRelease) Release(context.Context) error { return ErrDeleted }
 
-// TestObserved_LossFoundByUnlock checks the event if the holder learns only from Unlock that its
-// lock was lost.
-func TestObserved_LossFoundByUnlock(t *testing.T) {
+// TestObserved_FailedUnlock checks the event if Unlock fails: the holder learns only from Unlock that
+// its lock was lost, or the backend fails.
+func TestObserved_FailedUnlock(t *testing.T) {
 	t.Parallel()
-	b := make(grantsInTurn, 1)
-	b <- brokenRelease{}
-	var last Event
-	l := Observed(New(b), "fake", func(e Event) { last = e })
-	if err := mustLock(t, l, "a").Unlock(t.Context()); !errors.Is(err, ErrDeleted) {
-		t.Errorf("Unlock: %v, want %v", err, ErrDeleted)
-	}
-	if last.What != Lost || !errors.Is(last.Err, ErrDeleted) {
-		t.Errorf("the last event is %v, want %s", last, Lost)
+	for _, test := range []struct {
+		grant Grant
+		what  What
+		err   error
+	}{{brokenRelease{}, Lost, ErrDeleted}, {refusesRelease{}, Released, errBackend}} {
+		b := make(grantsInTurn, 1)
+		b <- test.grant
+		var last Event
+		l := Observed(New(b), "fake", func(e Event) { last = e })
+		if err := mustLock(t, l, "a").Unlock(t.Context()); !errors.Is(err, test.err) {
+			t.Errorf("Unlock: %v, want %v", err, test.err)
+		}
+		if last.What != test.what || !errors.Is(last.Err, test.err) {
+			t.Errorf("the last event is %v, want %s with the error %v", last, test.what, test.err)
+		}
 	}
 }
