@@ -321,4 +321,11 @@ var locks = []mutant{
 	{"Unlock waits for a server that does not answer", leases, "context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)", "context.WithCancel(context.WithoutCancel(ctx))", "internal/lock TestFailedUnlock"},
 	{"an Unlock that fails is observed as one that succeeds", observe, "\tif errors.Is(err, ErrLost) {\n\t\tl.end(Lost, err)\n\t} else {\n\t\tl.end(Released, err)\n\t}", "\tif errors.Is(err, ErrLost) {\n\t\tl.end(Lost, err)\n\t} else {\n\t\tl.end(Released, nil)\n\t}", "internal/lock TestObserved_FailedUnlock"},
 	{"a lock is observed as held during its wait", observe, "time.Since(granted), err})", "time.Since(asked), err})", "internal/lock TestObserved"},
+	{"a process that hands a lock over leaves Redisson no turn", redisLock, "\tnext.handedOver = true\n", "", "internal/lock/redis TestRedissonGetsATurn"},
+	{"a process leaves Redisson a turn after each release", redisLock, "\tif !g.handedOver { // otherwise this process has given its own waiters enough turns\n\t\treceivers = 0\n\t}\n", "", "internal/lock/redis TestRedissonGetsATurn"},
+	{"a Redis lock that was handed over is not renewed", redisLock, "\tnext.startWatchdog()\n\treturn next, nil", "\treturn next, nil", "internal/lock/redis TestUnansweredRenewal/until_the_handover"},
+	{"a Redis lease is renewed again without a pause", redisWatchdog, "\t\t_ = retry.Sleep(ctx, g.backend.lease/(10*renewalsPerLease))\n", "\t\t_ = retry.Sleep\n", "internal/lock/redis TestUnansweredRenewal/all_refused"},
+	{"a text is hidden during its renewal", redisShow, "\t\tstop()\n\t\tagain.Wait()\n", "\t\tstop()\n", "internal/lock/redis TestHideDuringRenewal"},
+	{"a handover of a Redis lock that is sent again is a loss", acquireLua, "call('HDEL', KEYS[1], from) == 0 and call('HEXISTS', KEYS[1], field) == 0 then", "call('HDEL', KEYS[1], from) == 0 then", "internal/lock/redis TestAcquireSentTwice"},
+	{"texts that have expired stay in Redis", "internal/lock/redis/show.lua", "    call('HDEL', KEYS[1], texts[i])\n", "", "internal/lock/redis TestTextIsRenewed"},
 }

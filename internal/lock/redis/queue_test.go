@@ -257,6 +257,36 @@ func TestWokenWaiterGoesFirst(t *testing.T) {
 	locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // no waiter was woken this time
 }
 
+// TestRedissonGetsATurn releases a lock for whose release a Redisson instance listens. Only a
+// process that has handed the lock over within itself must leave the lock to others for a moment.
+func TestRedissonGetsATurn(t *testing.T) {
+	t.Parallel()
+	client := storetest.Redis(t, testenv.Redis(t))
+	for _, handsOver := range []bool{false, true} {
+		name := "foreign-turn-" + uuid.NewString()
+		redisson := client.Subscribe(t.Context(), releaseChannel(name))
+		defer redisson.Close()
+		if _, err := redisson.Receive(t.Context()); err != nil { // confirms the subscription
+			t.Fatal(err)
+		}
+		g := acquired(t, client, name)
+		if handsOver {
+			next, err := g.HandOver(t.Context(), func(error) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g = next.(*grant)
+		}
+		if err := g.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s := g.backend.releases.byChannel[releaseChannel(name)]
+		if yields := s != nil && s.yield.token == g.token; yields != handsOver {
+			t.Errorf("handed over: %t, leaves the lock to others: %t", handsOver, yields)
+		}
+	}
+}
+
 // TestPlacesExpire checks that a request removes the expired place of a dead waiter, and that a
 // waiter whose own place has expired gets a new one.
 func TestPlacesExpire(t *testing.T) {
