@@ -328,4 +328,6 @@ var locks = []mutant{
 	{"a text is hidden during its renewal", redisShow, "\t\tstop()\n\t\tagain.Wait()\n", "\t\tstop()\n", "internal/lock/redis TestHideDuringRenewal"},
 	{"a handover of a Redis lock that is sent again is a loss", acquireLua, "call('HDEL', KEYS[1], from) == 0 and call('HEXISTS', KEYS[1], field) == 0 then", "call('HDEL', KEYS[1], from) == 0 then", "internal/lock/redis TestAcquireSentTwice"},
 	{"texts that have expired stay in Redis", "internal/lock/redis/show.lua", "    call('HDEL', KEYS[1], texts[i])\n", "", "internal/lock/redis TestTextIsRenewed"},
+	{"Confirm shortens a lease of Redlock", "internal/lock/redlock/confirm.go", "g.mutex.Name(), redsync.WithExpiry(g.backend.lease), ", "g.mutex.Name(), ", "internal/lock/redlock TestUnansweredRequests"},
+	{"a lease of Redlock has the library's length", "internal/lock/redlock/redlock.go", "b.redsync.NewMutex(name, redsync.WithExpiry(b.lease),\n", "b.redsync.NewMutex(name,\n", "internal/lock/redlock TestMinorityEmptied"},
 }

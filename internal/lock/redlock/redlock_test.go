@@ -279,8 +279,11 @@ func TestMinorityEmptied(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := acquired.(*grant)
-	s.flush(2, 3)
 	until := g.Until()
+	if left := time.Until(until); left <= locktest.LongLease/2 {
+		t.Errorf("a lease of %v ends after %v", locktest.LongLease, left)
+	}
+	s.flush(2, 3)
 	if !g.renew(t.Context()) || !g.Until().After(until) {
 		t.Errorf("the lease was not renewed: it ended at %v, and now at %v", until, g.Until())
 	}
