@@ -330,4 +330,7 @@ var locks = []mutant{
 	{"texts that have expired stay in Redis", "internal/lock/redis/show.lua", "    call('HDEL', KEYS[1], texts[i])\n", "", "internal/lock/redis TestTextIsRenewed"},
 	{"Confirm shortens a lease of Redlock", "internal/lock/redlock/confirm.go", "g.mutex.Name(), redsync.WithExpiry(g.backend.lease), ", "g.mutex.Name(), ", "internal/lock/redlock TestUnansweredRequests"},
 	{"a lease of Redlock has the library's length", "internal/lock/redlock/redlock.go", "b.redsync.NewMutex(name, redsync.WithExpiry(b.lease),\n", "b.redsync.NewMutex(name,\n", "internal/lock/redlock TestMinorityEmptied"},
+	{"an etcd session whose lock may not be free is still renewed", etcdSession, "func (s *session) endLater() {\n\ts.lose(nil)\n", "func (s *session) endLater() {\n", "internal/lock/etcd TestFailingCalls/Unlock_refused"},
+	{"a confirmation of an etcd lease leaves its stream open", etcdSession, "\tctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))\n\tdefer cancel()\n\tstream", "\tctx = clientv3.WithRequireLeader(ctx)\n\tstream", "internal/lock/etcd TestConfirmWithoutRenewal"},
+	{"a closed etcd Locker with a user keeps a connection", "internal/lock/etcd/login.go", "\tcontext.AfterFunc(client.Ctx(), func() { _ = logins.Close() })\n", "", "internal/lock/etcd TestCloseEndsAllGoroutines"},
 }
