@@ -333,4 +333,8 @@ var locks = []mutant{
 	{"an etcd session whose lock may not be free is still renewed", etcdSession, "func (s *session) endLater() {\n\ts.lose(nil)\n", "func (s *session) endLater() {\n", "internal/lock/etcd TestFailingCalls/Unlock_refused"},
 	{"a confirmation of an etcd lease leaves its stream open", etcdSession, "\tctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))\n\tdefer cancel()\n\tstream", "\tctx = clientv3.WithRequireLeader(ctx)\n\tstream", "internal/lock/etcd TestConfirmWithoutRenewal"},
 	{"a closed etcd Locker with a user keeps a connection", "internal/lock/etcd/login.go", "\tcontext.AfterFunc(client.Ctx(), func() { _ = logins.Close() })\n", "", "internal/lock/etcd TestCloseEndsAllGoroutines"},
+	{"a ZooKeeper waiter is told that it has lost a lock that it never had", zookeeperLock, "\t\tif g.granted {\n", "\t\tif true {\n", "internal/lock/zookeeper TestBetweenRequests/a_suspension_before_the_token_is_read"},
+	{"the holders of nested names are listed together in ZooKeeper", zookeeperShow, "return b.holdersRoot() + \"/\" + url.PathEscape(name)", "_ = url.PathEscape\n\treturn b.holdersRoot() + \"/\" + name", "internal/lock/recipe TestRecipes/zookeeper/HoldersAreListed"},
+	{"the ticks of nested names are one in ZooKeeper", "internal/lock/zookeeper/tick.go", "return b.ticksRoot() + \"/\" + url.PathEscape(job)", "_ = url.PathEscape\n\treturn b.ticksRoot() + \"/\" + job", "internal/lock/recipe TestRecipes/zookeeper/TicksRise"},
+	{"the holders of nested names are listed together in etcd", "internal/lock/etcd/show.go", "\"%sholders/%d/%s/\", b.base, len(name), name", "\"%sholders/%s/\", b.base, name", "internal/lock/recipe TestRecipes/etcd/HoldersAreListed"},
 }
