@@ -213,4 +213,5 @@ var httpAPI = []mutant{
 	{"the console shows the times of all requests as those of orders", "internal/console/figures.go", "name != requestMetric || labelOf(m, \"route\") == ordersRoute", "true", "internal/console TestFigures"},
 	{"the console may load files of others", "internal/console/assets.go", "\th.Set(\"Content-Security-Policy\", policy)\n", "", "internal/console TestAssetsUnchanged"},
 	{"a browser mixes files of two versions", "internal/console/assets.go", "\th.Set(\"Cache-Control\", \"no-cache\")\n", "", "internal/console TestAssetsUnchanged"},
+	{"a rush that is running has sold nothing", rushRun, "\t\tp.Sold = p.Accepted // a", "\t\t// a", "internal/console/rush TestFinish"},
 }

@@ -429,6 +429,9 @@ func TestFinish(t *testing.T) {
 		for _, a := range []load.Answer{{Status: http.StatusCreated}, {Status: http.StatusAccepted}, soldOut, soldOut, busy, busy, busy} {
 			r.record(a)
 		}
+		if p := r.progress(); p.Sold != p.Accepted || p.Available != 3 {
+			t.Errorf("before the recount: %+v", p)
+		}
 		r.requests = test.requests
 		if r.finish(9, test.err); r.next() != (test.requests < maxOrders) {
 			t.Errorf("after %d orders, another one: %v", test.requests, !r.next())
