@@ -214,4 +214,10 @@ var httpAPI = []mutant{
 	{"the console may load files of others", "internal/console/assets.go", "\th.Set(\"Content-Security-Policy\", policy)\n", "", "internal/console TestAssetsUnchanged"},
 	{"a browser mixes files of two versions", "internal/console/assets.go", "\th.Set(\"Cache-Control\", \"no-cache\")\n", "", "internal/console TestAssetsUnchanged"},
 	{"a rush that is running has sold nothing", rushRun, "\t\tp.Sold = p.Accepted // a", "\t\t// a", "internal/console/rush TestFinish"},
+	{"a variable with two wrong characters gets no suggestion", "internal/commandline/variables.go", "nearest, least := \"\", 3", "nearest, least := \"\", 2", "internal/commandline TestUnknownVariable"},
+	{"a variable gets the suggestion of another that is not near", "internal/commandline/variables.go", "nearest, least := \"\", 3", "nearest, least := \"\", 4", "internal/commandline TestUnknownVariable"},
+	{"false is no value of a switch", lines, "\tcase \"off\", \"false\":", "\tcase \"off\":", "internal/commandline TestSwitches"},
+	{"a variable that nothing reads is suggested", "internal/commandline/variables.go", "settable && d < least", "(settable || true) && d < least", "internal/commandline TestUnknownVariable"},
+	{"a command after an equals sign is no value of a switch", lines, "if next.Type == kong.FlagValueToken || !next", "if !next", "internal/commandline TestErrors"},
+	{"the pauses between tries do not grow", "internal/retry/retry.go", "rand.N(first << min(try-1, 5))", "rand.N(first << min(try-try, 5))", "internal/retry TestWait"},
 }
