@@ -369,6 +369,7 @@ func TestRetryAfter(t *testing.T) {
 		{"longer than the context", short, client.WithMaxPause(2 * long), "3600", long},
 		{"no retries", ctx, client.WithTries(1), "3600", long},
 		{"longer than a number can say", ctx, client.WithTries(4), "99999999999999999999", math.MaxInt32 * time.Second},
+		{"a date that is past", ctx, client.WithTries(1), "Mon, 01 Jan 2001 00:00:00 GMT", 0},
 		{"a date that is too far away for a number", ctx, client.WithTries(4), "Fri, 31 Dec 9999 23:59:59 GMT", math.MaxInt64},
 	} {
 		s.fail(refused(503, "busy", tt.retryAfter))
@@ -399,7 +400,7 @@ func TestRetryAfter(t *testing.T) {
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
-	if _, _, err := s.client(t).SetStock(t.Context(), "10001", client.Setting{Kind: client.Product, Total: 20}); err != nil {
+	if _, _, err := s.client(t).SetStock(t.Context(), "10001", client.Setting{Kind: client.Product, Total: 30}); err != nil {
 		t.Fatal(err)
 	}
 	busy := refused(503, "busy", "")
@@ -411,6 +412,11 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 	redirected := func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 		http.Redirect(w, r, "/orders", http.StatusFound)
+	}
+	anyJSON := func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"type":"no such page"}`)
 	}
 	for _, tt := range []struct {
 		name   string
@@ -427,6 +433,7 @@ func TestUnknownOutcome(t *testing.T) {
 		{"one answer lost, then another buyer", []fault{answerLost, refused(403, "other-buyer", "")}, true, true},
 		{"one answer lost, then not found by a proxy", []fault{answerLost, notFound}, true, true},
 		{"one answer lost, then a problem without a type", []fault{answerLost, withoutType}, true, true},
+		{"one answer lost, then an error of a proxy in JSON", []fault{answerLost, anyJSON}, true, true},
 		{"a redirect of a proxy", []fault{redirected}, true, false},
 		{"every answer cut", []fault{answerCut, answerCut, answerCut}, true, true},
 		{"unavailable", []fault{busy, busy, unsure("")}, true, true},
@@ -437,8 +444,10 @@ func TestUnknownOutcome(t *testing.T) {
 		{"JSON of a proxy", []fault{says("application/json", `{"message":"ok"}`)}, true, false},
 		{"no content", []fault{says("application/json", "null")}, true, false},
 		{"busy", []fault{busy, busy, busy}, false, false},
+		{"superseded", []fault{refused(503, "superseded", ""), busy, refused(503, "superseded", "")}, false, false},
 		{"sold out", []fault{busy, refused(409, "sold-out", "")}, false, false},
 		{"one request lost, then sold out", []fault{requestLost, refused(409, "sold-out", "")}, true, false},
+		{"one request lost, then unknown SKU", []fault{requestLost, refused(404, "unknown-sku", "")}, true, false},
 		{"one answer lost, then the key of other lines", []fault{answerLost, refused(422, "key-reused", "")}, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
