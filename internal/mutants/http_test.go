@@ -220,4 +220,6 @@ var httpAPI = []mutant{
 	{"a variable that nothing reads is suggested", "internal/commandline/variables.go", "settable && d < least", "(settable || true) && d < least", "internal/commandline TestUnknownVariable"},
 	{"a command after an equals sign is no value of a switch", lines, "if next.Type == kong.FlagValueToken || !next", "if !next", "internal/commandline TestErrors"},
 	{"the pauses between tries do not grow", "internal/retry/retry.go", "rand.N(first << min(try-1, 5))", "rand.N(first << min(try-try, 5))", "internal/retry TestWait"},
+	{"a hidden console reads again when the network is back", "internal/console/assets/stream.js", "if (!this.paused) this.open();", "this.open();", "internal/console TestBrowser/Away"},
+	{"a console that was opened in the background reads forever", "internal/console/assets/stream.js", "    this.seen(); // the tab may have been opened in the background\n", "", "internal/console TestBrowser/Away"},
 }
