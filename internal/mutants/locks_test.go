@@ -337,4 +337,7 @@ var locks = []mutant{
 	{"the holders of nested names are listed together in ZooKeeper", zookeeperShow, "return b.holdersRoot() + \"/\" + url.PathEscape(name)", "_ = url.PathEscape\n\treturn b.holdersRoot() + \"/\" + name", "internal/lock/recipe TestRecipes/zookeeper/HoldersAreListed"},
 	{"the ticks of nested names are one in ZooKeeper", "internal/lock/zookeeper/tick.go", "return b.ticksRoot() + \"/\" + url.PathEscape(job)", "_ = url.PathEscape\n\treturn b.ticksRoot() + \"/\" + job", "internal/lock/recipe TestRecipes/zookeeper/TicksRise"},
 	{"the holders of nested names are listed together in etcd", "internal/lock/etcd/show.go", "\"%sholders/%d/%s/\", b.base, len(name), name", "\"%sholders/%s/\", b.base, name", "internal/lock/recipe TestRecipes/etcd/HoldersAreListed"},
+	{"a token of Redis that is ahead of the clock is not stored", acquireLua, "last >= token then\n  token = last + 1\n  call('SET', KEYS[2], token, 'PX', ARGV[3])\n", "last >= token then\n  token = last + 1\n", "internal/lock/redis TestTokensRise"},
+	{"a waiter that is granted a Redis lock by itself stays in the queue", acquireLua, "if expiry > 0 then\n  call('ZREM', KEYS[3], field)\nend\n", "", "internal/lock/redis TestEveryWaiterListensToRedisson"},
+	{"a holder that has just died is listed", redisShow, "milliseconds > now.UnixMilli()", "milliseconds > now.UnixMilli()-60000", "internal/lock/redis TestUnansweredQuestion"},
 }

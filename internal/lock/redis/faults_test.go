@@ -481,7 +481,7 @@ func TestUnansweredQuestion(t *testing.T) {
 	if tick, err := f.ours.LastTick(t.Context(), f.name+"-none"); err != nil || tick != 0 {
 		t.Errorf("the tick of a job without one: %d, %v", tick, err)
 	}
-	if err := f.ours.backend.client.HSet(t.Context(), shownKey(f.name), "dead", "1 long ago", "broken", "x y", "endless", "99999999999999999999 forever").Err(); err != nil {
+	if err := f.ours.backend.client.HSet(t.Context(), shownKey(f.name), "dead", fmt.Sprint(time.Now().UnixMilli(), " just now"), "broken", "x y", "endless", "99999999999999999999 forever").Err(); err != nil {
 		t.Fatal(err)
 	}
 	for _, text := range mustShow(t, f.other, f.name) {

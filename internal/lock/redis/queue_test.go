@@ -332,7 +332,11 @@ func TestEveryWaiterListensToRedisson(t *testing.T) {
 	addToQueue(t, client, name)
 	waiting, _ := startBehind(t.Context(), t, client, name)
 	foreign.mustUnlock(t, name, "1")
-	mustBeWoken(t, waiting)
+	lease := locktest.MustGrant(t, waiting).Lease
+	if queued, err := client.ZRange(t.Context(), queueKey(name), 0, -1).Result(); err != nil || len(queued) != 1 {
+		t.Errorf("the queue has %q, %v; want the dead waiter and not the holder", queued, err)
+	}
+	locktest.MustUnlock(t, lease)
 }
 
 // TestQueueIsLost deletes the queue, or everything, while two instances wait. Each
