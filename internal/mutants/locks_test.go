@@ -340,4 +340,6 @@ var locks = []mutant{
 	{"a token of Redis that is ahead of the clock is not stored", acquireLua, "last >= token then\n  token = last + 1\n  call('SET', KEYS[2], token, 'PX', ARGV[3])\n", "last >= token then\n  token = last + 1\n", "internal/lock/redis TestTokensRise"},
 	{"a waiter that is granted a Redis lock by itself stays in the queue", acquireLua, "if expiry > 0 then\n  call('ZREM', KEYS[3], field)\nend\n", "", "internal/lock/redis TestEveryWaiterListensToRedisson"},
 	{"a holder that has just died is listed", redisShow, "milliseconds > now.UnixMilli()", "milliseconds > now.UnixMilli()-60000", "internal/lock/redis TestUnansweredQuestion"},
+	{"tokens of MySQL fall when summer time ends", mysqlLock, "time_zone = '+00:00', ", "", "internal/lock/mysql TestSettings"},
+	{"a Redlock Locker has no default lease", "internal/lock/redlock/redlock.go", "\tif lease == 0 {\n\t\tlease = lock.DefaultLease\n\t}\n", "", "internal/lock/redlock TestNumberOfServers"},
 }

@@ -262,9 +262,9 @@ func TestNumberOfServers(t *testing.T) {
 		for i := range clients {
 			clients[i] = client
 		}
-		_, err := New(clients, 0)
-		if valid := n >= 3 && n%2 == 1; valid != (err == nil) {
-			t.Errorf("New with %d servers: %v", n, err)
+		l, err := New(clients, 0)
+		if valid := n >= 3 && n%2 == 1; valid != (err == nil) || valid && l.backend.lease != lock.DefaultLease {
+			t.Errorf("New with %d servers: %+v, %v", n, l, err)
 		}
 	}
 }
