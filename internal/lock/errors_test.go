@@ -386,12 +386,13 @@ func TestWatchEndsWithUnlock(t *testing.T) {
 		cancel()
 		unlocking, unlocked := time.Now(), make(chan error, 1)
 		go func() { unlocked <- lease.Unlock(ended) }()
-		mustUnlock(t, <-waiter)
-		if err := <-unlocked; err != nil {
-			t.Error(err)
-		}
+		next := <-waiter
 		if took := time.Since(unlocking); took != time.Second {
 			t.Errorf("the waiter was granted the lock after %v, want it after the release", took)
+		}
+		mustUnlock(t, next)
+		if err := <-unlocked; err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -15,7 +15,7 @@ func TestObserved(t *testing.T) {
 		b := make(grantsInTurn, 3)
 		var events []Event
 		l := Observed(New(b), "fake", func(e Event) { events = append(events, e) })
-		b <- localGrant(1)
+		b <- slowRelease{watched{localGrant(1), make(chan struct{}), make(chan error)}}
 		lease := mustLock(t, l, "a")
 		if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestObserved(t *testing.T) {
 			{"fake", "a", Granted, 0, nil},
 			{"fake", "a", Refused, 0, ErrHeld},
 			{"fake", "a", Refused, time.Second, context.DeadlineExceeded},
-			{"fake", "a", Released, 3 * time.Second, nil},
+			{"fake", "a", Released, 4 * time.Second, nil}, // with its slow release
 			{"fake", "b", Granted, time.Second, nil},
 			{"fake", "b", Lost, 5 * time.Second, ErrExpired},
 		}

@@ -342,4 +342,6 @@ var locks = []mutant{
 	{"a holder that has just died is listed", redisShow, "milliseconds > now.UnixMilli()", "milliseconds > now.UnixMilli()-60000", "internal/lock/redis TestUnansweredQuestion"},
 	{"tokens of MySQL fall when summer time ends", mysqlLock, "time_zone = '+00:00', ", "", "internal/lock/mysql TestSettings"},
 	{"a Redlock Locker has no default lease", "internal/lock/redlock/redlock.go", "\tif lease == 0 {\n\t\tlease = lock.DefaultLease\n\t}\n", "", "internal/lock/redlock TestNumberOfServers"},
+	{"the end of a watch lets the next waiter ask before the release", lostLock, "if reason := g.Watch(ctx); ctx.Err() == nil {", "if reason := g.Watch(ctx); true {", "internal/lock TestWatchEndsWithUnlock"},
+	{"an Unlock is observed as a loss", observe, "if reason := context.Cause(inner.Context()); errors.Is(reason, ErrLost) {", "if reason := context.Cause(inner.Context()); reason != nil {", "internal/lock TestObserved"},
 }
