@@ -162,7 +162,9 @@ func TestProblems(t *testing.T) {
 		is     client.ProblemType
 		check  func(*client.Problem) bool
 	}{
-		{"sold out", place("10001", 100), 409, client.SoldOut, func(p *client.Problem) bool { return p.SKU == "10001" }},
+		{"sold out", place("10001", 100), 409, client.SoldOut, func(p *client.Problem) bool {
+			return p.SKU == "10001" && strings.Contains(p.Error(), `SKU "10001".`)
+		}},
 		{"buyer limit", place("limited", 2), 409, client.BuyerLimit, func(p *client.Problem) bool { return p.SKU == "limited" }},
 		{"not open", place("early", 1), 409, client.NotOpen, func(p *client.Problem) bool { return p.OpensAt.Equal(opens.Truncate(time.Microsecond)) }},
 		{"closed", place("late", 1), 409, client.Closed, nil},
@@ -735,7 +737,7 @@ func TestTokens(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
 	type buyer struct{}
-	c := newClient(t, s.server.URL, client.WithTokenFrom(func(ctx context.Context) (string, error) {
+	c := newClient(t, s.server.URL+"/", client.WithTokenFrom(func(ctx context.Context) (string, error) {
 		token, ok := ctx.Value(buyer{}).(string)
 		if !ok {
 			return "", errors.New("nobody is logged in")
@@ -768,6 +770,8 @@ func TestNewRefuses(t *testing.T) {
 		{"http://", nil, "no host"},
 		{"http://u:secret@host", nil, "WithToken"},
 		{"http://host?q=1", nil, "query"},
+		{"http://host?", nil, "query"},
+		{"http://host#part", nil, "fragment"},
 		{base, client.WithHTTPClient(nil), "WithHTTPClient"},
 		{base, client.WithToken(""), "WithToken"},
 		{base, client.WithToken("secret\n"), "line break"},

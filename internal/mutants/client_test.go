@@ -31,4 +31,7 @@ var calling = []mutant{
 	{"a date that is past is a time to wait", "client/call.go", "return max(0, time.Until(date))", "return time.Until(date)", "client TestRetryAfter"},
 	{"an answer of superseded leaves the outcome open", "client/call.go", "case p.Type == Busy, p.Type == Superseded, p.Type == InProgress:", "case p.Type == Busy, p.Type == InProgress:", "client TestUnknownOutcome/superseded"},
 	{"an unknown SKU tells of earlier tries that may still arrive", "client/call.go", "case p.Status == http.StatusConflict, p.Type == UnknownSKU:", "case p.Status == http.StatusConflict:", "client TestUnknownOutcome/one_request_lost,_then_unknown_SKU"},
+	{"a base URL may have a fragment", "client/client.go", "u.RawQuery != \"\" || u.ForceQuery || u.Fragment != \"\"", "u.RawQuery != \"\"", "client TestNewRefuses"},
+	{"a base URL with a slash at its end names other paths", "client/client.go", "strings.TrimRight(u.String(), \"/\")", "u.String()", "client TestTokens"},
+	{"an error does not name its SKU", "client/problem.go", "text += \" SKU \" + strconv.Quote(p.SKU) + \".\"", "_ = p.SKU", "client TestProblems/sold_out"},
 }
