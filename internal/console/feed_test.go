@@ -198,6 +198,9 @@ func TestStreamsAreBounded(t *testing.T) {
 	if !f.open(testStream(view{}), "") {
 		t.Error("refused although a stream has ended")
 	}
+	if streams[0].extend() || !streams[1].extend() {
+		t.Error("a stream that has ended gets more time for a message, or another one gets none")
+	}
 	if len(streams[0].messages) > maxWaiting {
 		t.Errorf("%d messages wait", len(streams[0].messages))
 	}

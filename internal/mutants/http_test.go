@@ -222,4 +222,7 @@ var httpAPI = []mutant{
 	{"the pauses between tries do not grow", "internal/retry/retry.go", "rand.N(first << min(try-1, 5))", "rand.N(first << min(try-try, 5))", "internal/retry TestWait"},
 	{"a hidden console reads again when the network is back", "internal/console/assets/stream.js", "if (!this.paused) this.open();", "this.open();", "internal/console TestBrowser/Away"},
 	{"a console that was opened in the background reads forever", "internal/console/assets/stream.js", "    this.seen(); // the tab may have been opened in the background\n", "", "internal/console TestBrowser/Away"},
+	{"a stream that has ended gets more time for a message", "internal/console/stream.go", "\tif s.ctx.Err() != nil {\n\t\treturn false\n\t}\n", "", "internal/console TestStreamsAreBounded"},
+	{"a rush that cannot begin leaves its stores", "internal/console/rush/shop.go", "return nil, errors.Join(err, s.close())", "return nil, err", "internal/console/rush TestClose"},
+	{"a client that has gone waits for the end of a rush", rush, "\tcase <-last.done:\n\tcase <-ctx.Done():\n\t}\n", "\tcase <-last.done:\n\t}\n", "internal/console/rush TestStop_GivesUp"},
 }
