@@ -225,4 +225,5 @@ var httpAPI = []mutant{
 	{"a stream that has ended gets more time for a message", "internal/console/stream.go", "\tif s.ctx.Err() != nil {\n\t\treturn false\n\t}\n", "", "internal/console TestStreamsAreBounded"},
 	{"a rush that cannot begin leaves its stores", "internal/console/rush/shop.go", "return nil, errors.Join(err, s.close())", "return nil, err", "internal/console/rush TestClose"},
 	{"a client that has gone waits for the end of a rush", rush, "\tcase <-last.done:\n\tcase <-ctx.Done():\n\t}\n", "\tcase <-last.done:\n\t}\n", "internal/console/rush TestStop_GivesUp"},
+	{"warnings that did not repeat are summarized at the end", counting, "\tif o.unreported == 0 {\n\t\treturn\n\t}\n", "", "internal/loglimit TestClose"},
 }
