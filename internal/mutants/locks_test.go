@@ -344,4 +344,6 @@ var locks = []mutant{
 	{"a Redlock Locker has no default lease", "internal/lock/redlock/redlock.go", "\tif lease == 0 {\n\t\tlease = lock.DefaultLease\n\t}\n", "", "internal/lock/redlock TestNumberOfServers"},
 	{"the end of a watch lets the next waiter ask before the release", lostLock, "if reason := g.Watch(ctx); ctx.Err() == nil {", "if reason := g.Watch(ctx); true {", "internal/lock TestWatchEndsWithUnlock"},
 	{"an Unlock is observed as a loss", observe, "if reason := context.Cause(inner.Context()); errors.Is(reason, ErrLost) {", "if reason := context.Cause(inner.Context()); reason != nil {", "internal/lock TestObserved"},
+	{"a holder that has waited for its slot is not listed", semaphore, "return s.slot(granted.number, granted.lease), nil", "return &Slot{Lease: granted.lease, Number: granted.number, hide: func(context.Context) {}}, nil", "internal/lock/recipe TestAbandonedAcquire"},
+	{"a candidate asks again without a pause", leader, "\t\t\tif err := retry.Sleep(ctx, retryPause); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n", "\t\t\tif ctx.Err() != nil {\n\t\t\t\treturn ctx.Err()\n\t\t\t}\n\t\t\t_ = retry.Sleep\n", "internal/lock/recipe TestLeaderWhoseRequestsFail"},
 }
