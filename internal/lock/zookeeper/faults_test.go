@@ -458,6 +458,28 @@ func TestSyncsFirst(t *testing.T) {
 	}
 }
 
+// TestConfirmCountsFromTheRequest delays the request of a confirmation. The server may count the
+// session's timeout from a moment before its answer.
+func TestConfirmCountsFromTheRequest(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, newOther(t))
+	g := f.acquire(f.ours)
+	delayed := make(chan time.Time, 1)
+	f.relay.fail(hold(func() {
+		now := time.Now()
+		testenv.Await(t, "the clock goes on", func() bool { return now.Before(time.Now()) }) // the clock may be coarse
+		delayed <- now
+	}), opSync, 1, false)
+	until, err := g.Confirm(t.Context())
+	f.must(err)
+	f.relay.heal()
+	if latest := (<-delayed).Add(f.ours.backend.session.timeout()); until.After(latest) {
+		t.Errorf("the lease ends %v after the latest end at the server", until.Sub(latest))
+	}
+	f.must(g.Release(t.Context()))
+	f.mustSettle("Confirm")
+}
+
 // TestAnsweredLate lets a node be created when its request has been given up. Nothing may look for
 // the node before, because it would not be found. It must be deleted afterwards.
 func TestAnsweredLate(t *testing.T) {
