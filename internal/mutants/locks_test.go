@@ -347,4 +347,5 @@ var locks = []mutant{
 	{"a holder that has waited for its slot is not listed", semaphore, "return s.slot(granted.number, granted.lease), nil", "return &Slot{Lease: granted.lease, Number: granted.number, hide: func(context.Context) {}}, nil", "internal/lock/recipe TestAbandonedAcquire"},
 	{"a candidate asks again without a pause", leader, "\t\t\tif err := retry.Sleep(ctx, retryPause); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n", "\t\t\tif ctx.Err() != nil {\n\t\t\t\treturn ctx.Err()\n\t\t\t}\n\t\t\t_ = retry.Sleep\n", "internal/lock/recipe TestLeaderWhoseRequestsFail"},
 	{"a confirmation of a ZooKeeper lock counts from the answer", "internal/lock/zookeeper/confirm.go", "\treturn asked.Add(b.session.timeout()), nil", "\t_ = asked\n\treturn time.Now().Add(b.session.timeout()), nil", "internal/lock/zookeeper TestConfirmCountsFromTheRequest"},
+	{"an etcd Locker has no default lease", etcdLock, "\tlease = cmp.Or(lease, lock.DefaultLease)\n", "", "internal/lock/etcd TestCloseEndsAllGoroutines"},
 }

@@ -411,6 +411,9 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if lease := time.Duration(l.backend.leaseSeconds) * time.Second; lease != lock.DefaultLease {
+			t.Errorf("a lease has %v, want %v", lease, lock.DefaultLease)
+		}
 		for range 3 {
 			locktest.MustUnlock(t, locktest.MustLock(t, l, "closed-"+uuid.NewString()))
 		}
