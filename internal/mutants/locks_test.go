@@ -348,4 +348,5 @@ var locks = []mutant{
 	{"a candidate asks again without a pause", leader, "\t\t\tif err := retry.Sleep(ctx, retryPause); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n", "\t\t\tif ctx.Err() != nil {\n\t\t\t\treturn ctx.Err()\n\t\t\t}\n\t\t\t_ = retry.Sleep\n", "internal/lock/recipe TestLeaderWhoseRequestsFail"},
 	{"a confirmation of a ZooKeeper lock counts from the answer", "internal/lock/zookeeper/confirm.go", "\treturn asked.Add(b.session.timeout()), nil", "\t_ = asked\n\treturn time.Now().Add(b.session.timeout()), nil", "internal/lock/zookeeper TestConfirmCountsFromTheRequest"},
 	{"an etcd Locker has no default lease", etcdLock, "\tlease = cmp.Or(lease, lock.DefaultLease)\n", "", "internal/lock/etcd TestCloseEndsAllGoroutines"},
+	{"a ZooKeeper Locker has no default lease", zookeeperLock, "cmp.Or(lease, lock.DefaultLease)", "cmp.Or(lease, 0)", "internal/lock/zookeeper TestCloseEndsAllGoroutines"},
 }
