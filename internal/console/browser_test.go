@@ -288,8 +288,8 @@ func testAway(t *testing.T, browser context.Context) {
 	w.until(`document.getElementById("link").dataset.state === "live"`)
 	w.until(cell("apple", "Sold") + ` === "1"`)
 
-	// A tab that nobody sees stops reading after a while, even if it was opened in the background. It
-	// does not begin again when the network is back.
+	// A tab that nobody sees stops reading after a while, even if it was opened in the background.
+	// It does not begin again when the network is back.
 	unseen, err := chromedp.Run(w.ctx, chromedp.Evaluate[string](`(async () => {
 		const { Stream } = await import("/console/assets/stream.js");
 		Object.defineProperty(document, "hidden", { value: true, configurable: true });

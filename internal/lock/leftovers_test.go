@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestLeftovers checks when free is no longer called for a leftover, and the pauses between the calls.
+// TestLeftovers checks when free is no longer called for a leftover, and the pauses between calls.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	type answer struct {
@@ -54,7 +54,8 @@ func TestLeftovers(t *testing.T) {
 }
 
 // TestLeftoversEnd checks that free is not called for a leftover that has ended, or that is added
-// after Close. The number of leftovers is bounded. Close must end the call under way and wait for it.
+// after Close. The number of leftovers is bounded. Close must end the call under way, and wait for
+// it.
 func TestLeftoversEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +87,8 @@ func TestLeftoversEnd(t *testing.T) {
 		l.Add(time.Now().Add(time.Minute), never)
 		l.running.Wait()
 
-		// A leftover that cannot be freed waits again. It must not make room for any number of others.
+		// A leftover that cannot be freed waits again. It must not make room for any number of
+		// others.
 		var full Leftovers
 		begun, fail := make(chan struct{}), make(chan struct{})
 		full.Add(time.Now().Add(time.Minute), func(context.Context) (bool, error) {

@@ -63,8 +63,8 @@ type brokenRelease struct{ localGrant }
 
 func (brokenRelease) Release(context.Context) error { return ErrDeleted }
 
-// TestObserved_FailedUnlock checks the event if Unlock fails: the holder learns only from Unlock that
-// its lock was lost, or the backend fails.
+// TestObserved_FailedUnlock checks the event if Unlock fails: the holder learns only from Unlock
+// that its lock was lost, or the backend fails.
 func TestObserved_FailedUnlock(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
