@@ -162,7 +162,9 @@ func TestProblems(t *testing.T) {
 		is     client.ProblemType
 		check  func(*client.Problem) bool
 	}{
-		{"sold out", place("10001", 100), 409, client.SoldOut, func(p *client.Problem) bool { return p.SKU == "10001" }},
+		{"sold out", place("10001", 100), 409, client.SoldOut, func(p *client.Problem) bool {
+			return p.SKU == "10001" && strings.Contains(p.Error(), `SKU "10001".`)
+		}},
 		{"buyer limit", place("limited", 2), 409, client.BuyerLimit, func(p *client.Problem) bool { return p.SKU == "limited" }},
 		{"not open", place("early", 1), 409, client.NotOpen, func(p *client.Problem) bool { return p.OpensAt.Equal(opens.Truncate(time.Microsecond)) }},
 		{"closed", place("late", 1), 409, client.Closed, nil},
@@ -369,6 +371,7 @@ func TestRetryAfter(t *testing.T) {
 		{"longer than the context", short, client.WithMaxPause(2 * long), "3600", long},
 		{"no retries", ctx, client.WithTries(1), "3600", long},
 		{"longer than a number can say", ctx, client.WithTries(4), "99999999999999999999", math.MaxInt32 * time.Second},
+		{"a date that is past", ctx, client.WithTries(1), "Mon, 01 Jan 2001 00:00:00 GMT", 0},
 		{"a date that is too far away for a number", ctx, client.WithTries(4), "Fri, 31 Dec 9999 23:59:59 GMT", math.MaxInt64},
 	} {
 		for reason, refusal := range map[client.ProblemType]fault{
@@ -403,7 +406,7 @@ func TestRetryAfter(t *testing.T) {
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
-	if _, _, err := s.client(t).SetStock(t.Context(), "10001", client.Setting{Kind: client.Product, Total: 20}); err != nil {
+	if _, _, err := s.client(t).SetStock(t.Context(), "10001", client.Setting{Kind: client.Product, Total: 30}); err != nil {
 		t.Fatal(err)
 	}
 	busy := refused(503, "busy", "")
@@ -415,6 +418,11 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 	redirected := func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 		http.Redirect(w, r, "/orders", http.StatusFound)
+	}
+	anyJSON := func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"type":"no such page"}`)
 	}
 	for _, tt := range []struct {
 		name   string
@@ -431,6 +439,7 @@ func TestUnknownOutcome(t *testing.T) {
 		{"one answer lost, then another buyer", []fault{answerLost, refused(403, "other-buyer", "")}, true, true},
 		{"one answer lost, then not found by a proxy", []fault{answerLost, notFound}, true, true},
 		{"one answer lost, then a problem without a type", []fault{answerLost, withoutType}, true, true},
+		{"one answer lost, then an error of a proxy in JSON", []fault{answerLost, anyJSON}, true, true},
 		{"a redirect of a proxy", []fault{redirected}, true, false},
 		{"every answer cut", []fault{answerCut, answerCut, answerCut}, true, true},
 		{"unavailable", []fault{busy, busy, unsure("")}, true, true},
@@ -441,8 +450,10 @@ func TestUnknownOutcome(t *testing.T) {
 		{"JSON of a proxy", []fault{says("application/json", `{"message":"ok"}`)}, true, false},
 		{"no content", []fault{says("application/json", "null")}, true, false},
 		{"busy", []fault{busy, busy, busy}, false, false},
+		{"superseded", []fault{refused(503, "superseded", ""), busy, refused(503, "superseded", "")}, false, false},
 		{"sold out", []fault{busy, refused(409, "sold-out", "")}, false, false},
 		{"one request lost, then sold out", []fault{requestLost, refused(409, "sold-out", "")}, true, false},
+		{"one request lost, then unknown SKU", []fault{requestLost, refused(404, "unknown-sku", "")}, true, false},
 		{"one answer lost, then the key of other lines", []fault{answerLost, refused(422, "key-reused", "")}, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -730,7 +741,7 @@ func TestTokens(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, false)
 	type buyer struct{}
-	c := newClient(t, s.server.URL, client.WithTokenFrom(func(ctx context.Context) (string, error) {
+	c := newClient(t, s.server.URL+"/", client.WithTokenFrom(func(ctx context.Context) (string, error) {
 		token, ok := ctx.Value(buyer{}).(string)
 		if !ok {
 			return "", errors.New("nobody is logged in")
@@ -763,6 +774,8 @@ func TestNewRefuses(t *testing.T) {
 		{"http://", nil, "no host"},
 		{"http://u:secret@host", nil, "WithToken"},
 		{"http://host?q=1", nil, "query"},
+		{"http://host?", nil, "query"},
+		{"http://host#part", nil, "fragment"},
 		{base, client.WithHTTPClient(nil), "WithHTTPClient"},
 		{base, client.WithToken(""), "WithToken"},
 		{base, client.WithToken("secret\n"), "line break"},

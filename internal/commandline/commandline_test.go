@@ -83,6 +83,7 @@ func TestErrors(t *testing.T) {
 		"redis://u:p@h":  "unexpected argument redis:…",
 		"--redis://u=1":  "unknown flag --redis:…",
 		"--switch maybe": `--switch: "maybe"`,
+		"--switch=stop":  `--switch: "stop" is not one of on, off, true, false`,
 	} {
 		if _, _, _, err := parse(args); !errors.As(err, new(UsageError)) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %s", args, err, says)
@@ -98,7 +99,7 @@ func TestSwitches(t *testing.T) {
 		args, command string
 		on            bool
 	}{
-		{"", "run", false}, {"--switch", "run", true}, {"--switch=true", "run", true}, {"--switch on stop", "stop", true},
+		{"", "run", false}, {"--switch", "run", true}, {"--switch=true", "run", true}, {"--switch=false", "run", false}, {"--switch on stop", "stop", true},
 		{"--switch stop", "stop", true}, {"--switch --guard", "run", true}, {"stop --switch", "stop", true}, {"--switch --switch off", "run", false},
 	} {
 		if p, command, _, err := parse(test.args); err != nil || command != test.command || p.Switch != test.on {
@@ -157,6 +158,9 @@ func TestUnknownVariable(t *testing.T) {
 	for _, test := range []struct{ variable, says string }{
 		{"HOLDFAST_GUARDS=off", "HOLDFAST_GUARDS: no flag has this variable; did you mean HOLDFAST_GUARD?"},
 		{"HOLDFAST_TAKE_TIMEOU=1s", "did you mean HOLDFAST_TAKE_TIMEOUT?"},
+		{"HOLDFAST_GUARDED=off", "did you mean HOLDFAST_GUARD?"},
+		{"HOLDFAST_GUARDIAN=off", "HOLDFAST_GUARDIAN: no flag has this variable; unset it"}, // three characters differ
+		{"HOLDFAST_VERSON=1", "HOLDFAST_VERSON: no flag has this variable; unset it"},       // the flag has no variable
 		{"HOLDFAST_guard=off", "HOLDFAST_guard: no flag has this variable"},
 		{"HOLDFAST_TAKE-TIMEOUT=1s", "did you mean HOLDFAST_TAKE_TIMEOUT?"},
 		{"HOLDFAST_DATABASE=x", "HOLDFAST_DATABASE: no flag has this variable; unset it, or use the variable of a flag"},

@@ -287,6 +287,25 @@ func testAway(t *testing.T, browser context.Context) {
 	s.serve()
 	w.until(`document.getElementById("link").dataset.state === "live"`)
 	w.until(cell("apple", "Sold") + ` === "1"`)
+
+	// A tab that nobody sees stops reading after a while, even if it was opened in the background.
+	// It does not begin again when the network is back.
+	unseen, err := chromedp.Run(w.ctx, chromedp.Evaluate[string](`(async () => {
+		const { Stream } = await import("/console/assets/stream.js");
+		Object.defineProperty(document, "hidden", { value: true, configurable: true });
+		const stream = new Stream(() => "", () => {}, () => {});
+		let opened = 0;
+		stream.open = () => opened++;
+		const stops = stream.hidden !== 0;
+		clearTimeout(stream.hidden);
+		stream.paused = true;
+		dispatchEvent(new Event("online"));
+		delete document.hidden;
+		return "stops: " + stops + ", opened: " + opened;
+	})()`, chromedp.EvalAwaitPromise))
+	if want := "stops: true, opened: 0"; err != nil || unseen != want {
+		t.Errorf("the stream of a hidden tab: %s (%v), want %s", unseen, err, want)
+	}
 }
 
 // testSignIn checks that the page asks for the token and reports a wrong one. It must show no data

@@ -2,10 +2,13 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // shelf is a ledger with these rows, in memory. It counts the reads.
@@ -26,20 +30,26 @@ type shelf struct {
 	readings atomic.Int32
 	recounts [][]stock.SKU
 	err      error
+	rowErr   error         // error of Row
 	takes    time.Duration // duration of a recount
+	silent   bool          // reads get no answer until their context ends
 }
 
 func (s *shelf) Row(_ context.Context, sku stock.SKU) (ledger.StockRow, error) {
 	for _, row := range s.rows {
 		if row.SKU == sku {
-			return row, s.err
+			return row, errors.Join(s.err, s.rowErr)
 		}
 	}
 	return ledger.StockRow{}, stock.Refuse(sku, stock.ErrUnknownSKU)
 }
 
-func (s *shelf) Rows(_ context.Context, after stock.SKU, limit int) (page []ledger.StockRow, err error) {
+func (s *shelf) Rows(ctx context.Context, after stock.SKU, limit int) (page []ledger.StockRow, err error) {
 	s.readings.Add(1)
+	if s.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	for _, row := range s.rows {
 		if row.SKU > after && len(page) < limit {
 			page = append(page, row)
@@ -48,9 +58,13 @@ func (s *shelf) Rows(_ context.Context, after stock.SKU, limit int) (page []ledg
 	return page, s.err
 }
 
-func (s *shelf) Recount(_ context.Context, skus []stock.SKU) (counts []ledger.Count, err error) {
+func (s *shelf) Recount(ctx context.Context, skus []stock.SKU) (counts []ledger.Count, err error) {
 	s.recounts = append(s.recounts, skus)
-	time.Sleep(s.takes) // in a bubble
+	select {
+	case <-time.After(s.takes): // in a bubble
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	for _, row := range s.rows {
 		for _, sku := range skus {
 			if row.SKU == sku {
@@ -61,7 +75,11 @@ func (s *shelf) Recount(_ context.Context, skus []stock.SKU) (counts []ledger.Co
 	return counts, s.err
 }
 
-func (s *shelf) Jobs(context.Context) ([]ledger.Job, error) {
+func (s *shelf) Jobs(ctx context.Context) ([]ledger.Job, error) {
+	if s.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return []ledger.Job{{Name: "drift", Holder: "host/1/x"}}, s.err
 }
 
@@ -161,8 +179,12 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Fatal("refused")
 		}
 	}
-	if f.open(testStream(view{}), "") {
-		t.Error("one stream too many")
+	refused := httptest.NewRecorder()
+	gone, leave := context.WithCancel(t.Context())
+	leave() // so that a stream would end at once
+	f.serve(refused, httptest.NewRequestWithContext(gone, http.MethodGet, "/console/stream", nil))
+	if h := refused.Header(); refused.Code != http.StatusServiceUnavailable || h.Get("Retry-After") == "" || h.Get("Cache-Control") != "no-store" {
+		t.Errorf("one stream too many is answered %d with %v", refused.Code, h)
 	}
 	for range maxWaiting {
 		f.publish("rush", "x")
@@ -175,6 +197,9 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 	if !f.open(testStream(view{}), "") {
 		t.Error("refused although a stream has ended")
+	}
+	if streams[0].extend() || !streams[1].extend() {
+		t.Error("a stream that has ended gets more time for a message, or another one gets none")
 	}
 	if len(streams[0].messages) > maxWaiting {
 		t.Errorf("%d messages wait", len(streams[0].messages))
@@ -280,9 +305,76 @@ func TestStockPage(t *testing.T) {
 			t.Errorf("%+v: %d rows, %s to %s, next %s", test.view, len(page.Rows), first, last, page.Next)
 		}
 	}
+	l.rowErr = errors.New("unreachable")
+	if page := newStockReader(l, nil).read(t.Context(), view{from: "a50"}, slog.New(slog.DiscardHandler)); !page.Failed {
+		t.Error("the page does not say that its first row is missing")
+	}
 	l.err = errors.New("unreachable")
 	if page := newStockReader(l, nil).read(t.Context(), view{}, slog.New(slog.DiscardHandler)); !page.Failed {
 		t.Error("the page does not say that the ledger is unreachable")
+	}
+	f := testFeed(l, prometheus.NewRegistry())
+	if f.showJobs(t.Context()); f.jobs != nil {
+		t.Errorf("jobs that could not be read are shown: %s", f.jobs)
+	}
+}
+
+// TestSilentLedger reads the stock from a ledger that does not answer. The page must say so within
+// bounded time, but not if the service stops.
+func TestSilentLedger(t *testing.T) {
+	t.Parallel()
+	for _, stopped := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var log testenv.Buffer
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			if stopped {
+				stop()
+			}
+			r := newStockReader(&shelf{silent: true}, nil)
+			page := r.read(ctx, view{}, slog.New(slog.NewTextHandler(&log, nil)))
+			if page.Failed == stopped || (log.String() == "") != stopped {
+				t.Errorf("the service stops: %t, the page has failed: %t, the log has %q", stopped, page.Failed, log.String())
+			}
+			if _, err := r.jobs(ctx); err == nil {
+				t.Error("the jobs were read")
+			}
+		})
+	}
+}
+
+// levels is a gate that answers with these counts.
+type levels struct {
+	counts []stock.Level
+	err    error
+}
+
+func (l levels) Levels(context.Context, []ledger.StockRow) ([]stock.Level, error) {
+	return l.counts, l.err
+}
+
+// TestLevels checks that a page shows only counts of the gate that could be read, and says if some
+// could not.
+func TestLevels(t *testing.T) {
+	t.Parallel()
+	l := &shelf{held: map[stock.SKU]int64{"failed": 5, "filled": 3, "missing": 5}} // two rows have lost updates
+	for _, sku := range []stock.SKU{"failed", "filled", "missing"} {
+		l.rows = append(l.rows, ledger.StockRow{SKU: sku, Total: 10, Available: 7})
+	}
+	unreadable := errors.New("unreadable")
+	gate := levels{[]stock.Level{{Err: unreadable, Filled: true, Available: 1}, {Filled: true, Available: 5, InFlight: 1}, {}}, unreadable}
+	page := newStockReader(l, gate).read(t.Context(), view{}, slog.New(slog.DiscardHandler))
+	if !page.Failed || len(page.Rows) != 3 {
+		t.Fatalf("%+v", page)
+	}
+	for i, row := range page.Rows {
+		if i != 1 {
+			if row.Gate != nil || row.InFlight != nil || row.Drift != 0 {
+				t.Errorf("%s: the gate has %v and %v, and the drift is %d; want none", row.SKU, row.Gate, row.InFlight, row.Drift)
+			}
+		} else if row.Gate == nil || *row.Gate != 5 || row.InFlight == nil || *row.InFlight != 1 || row.Drift != -1 {
+			t.Errorf("%+v", row)
+		}
 	}
 }
 
@@ -318,7 +410,96 @@ func TestRecount(t *testing.T) {
 		if n := len(l.recounts); n != 1+5 {
 			t.Errorf("%d recounts of 20 ms in 10 s, want 6", n)
 		}
+		time.Sleep(time.Minute) // until the next recount may begin
+		l.takes = time.Hour
+		asked := time.Now()
+		page = r.read(t.Context(), view{}, slog.New(slog.DiscardHandler))
+		if took := time.Since(asked); page.Failed || took != recountTimeout {
+			t.Errorf("with an endless recount, the page has failed: %t, and took %v", page.Failed, took)
+		}
 	})
+}
+
+// TestRecountsInTurn checks that each SKU is recounted in its turn: first those that have changed,
+// of them those that were recounted longest ago. What is remembered of them is bounded.
+func TestRecountsInTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := new(shelf)
+		for _, sku := range []stock.SKU{"a", "b", "c", "d", "e", "f"} {
+			l.rows = append(l.rows, ledger.StockRow{SKU: sku, Total: 10, Available: 10})
+		}
+		f := testFeed(l, prometheus.NewRegistry())
+		for _, round := range []struct{ changed, recounted string }{
+			{"", "abcd"}, {"abcd", "efab"}, {"", "cdab"}, {"", "efab"}, {"f", "fcda"},
+		} {
+			for i := range l.rows {
+				if strings.Contains(round.changed, string(l.rows[i].SKU)) {
+					l.rows[i].Available--
+				}
+			}
+			l.recounts = nil
+			f.showStock(t.Context(), []view{{}})
+			var recounted string
+			for _, sku := range slices.Concat(l.recounts...) {
+				recounted += string(sku)
+			}
+			if recounted != round.recounted {
+				t.Errorf("after a change of %q, %q were recounted, want %q", round.changed, recounted, round.recounted)
+			}
+			time.Sleep(time.Second)
+		}
+		for i := range 2 * maxRows {
+			f.stock.recounts[stock.SKU(strconv.Itoa(i))] = recount{}
+		}
+		if f.showStock(t.Context(), nil); len(f.stock.recounts) != 0 {
+			t.Errorf("%d recounts are remembered", len(f.stock.recounts))
+		}
+	})
+}
+
+// TestFigures checks which metric each figure shows. A metric that cannot be read must not hide the
+// others.
+func TestFigures(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	requests := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: requestMetric, Buckets: []float64{1, 2}}, []string{"route"})
+	registry.MustRegister(requests)
+	for i, name := range []string{retriesMetric, refillsMetric, guardMetric, recoveriesMetric} {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name}, []string{"reason"})
+		c.WithLabelValues("one").Add(float64(1 + i))
+		c.WithLabelValues("two").Add(10)
+		registry.MustRegister(c)
+	}
+	for i, name := range []string{waitingMetric, journalMetric} {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name})
+		g.Set(float64(15 + i))
+		registry.MustRegister(g)
+	}
+	var log testenv.Buffer
+	f := newFeed(Config{Ledger: new(shelf), Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, _ := registry.Gather()
+		return families, errors.New("unreadable")
+	})})
+	f.showFigures()
+	requests.WithLabelValues(ordersRoute).Observe(0.5)
+	for range 100 {
+		requests.WithLabelValues("GET /orders").Observe(1.5)
+	}
+	f.showFigures()
+	if len(f.history) != 1 || !strings.Contains(log.String(), "error=unreadable") {
+		t.Fatalf("%d samples, and the log has %q", len(f.history), log.String())
+	}
+	var got figures
+	if err := json.Unmarshal(f.history[0].data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if counts := []float64{got.Retries, got.Refills, got.Guard, got.Recoveries, got.Waiting, got.Journal}; !slices.Equal(counts, []float64{11, 12, 13, 14, 15, 16}) {
+		t.Errorf("the counts are %v", counts)
+	}
+	if got.Answer == nil || got.Answer.P99 > 1000 {
+		t.Errorf("the answers to orders took %+v, want less than a second", got.Answer)
+	}
 }
 
 // TestQuantile compares estimates with the observations.

@@ -122,5 +122,8 @@ func TestAssetsUnchanged(t *testing.T) {
 		if sent := answer.Body.Len() > 0; answer.Code != want || sent != (want == http.StatusOK) || answer.Header().Get("ETag") != index.tag {
 			t.Errorf("a browser that has %s is answered %d with %d bytes, tag %s", tag, answer.Code, answer.Body.Len(), answer.Header().Get("ETag"))
 		}
+		if h := answer.Header(); h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-cache" {
+			t.Errorf("a browser that has %s is answered with %v", tag, h)
+		}
 	}
 }

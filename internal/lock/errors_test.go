@@ -173,6 +173,14 @@ type refusesRelease struct{ localGrant }
 
 func (refusesRelease) Release(context.Context) error { return errBackend }
 
+// silentRelease is a grant whose server does not answer the release.
+type silentRelease struct{ localGrant }
+
+func (silentRelease) Release(ctx context.Context) error {
+	<-ctx.Done()
+	return errBackend
+}
+
 // refusesPipelined is a pipelined grant whose release fails.
 type refusesPipelined struct{ refusesRelease }
 
@@ -183,12 +191,12 @@ type refusesHandover struct{ localGrant }
 
 func (refusesHandover) HandOver(context.Context, func(error)) (Grant, error) { return nil, errBackend }
 
-// TestFailedUnlock checks what Unlock returns if the backend fails, with and without a waiter. The
-// next waiter must still be granted the lock.
+// TestFailedUnlock checks what Unlock returns if the backend fails or does not answer, with and
+// without a waiter. The next waiter must still be granted the lock.
 func TestFailedUnlock(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {
-		for _, grant := range []Grant{refusesRelease{}, refusesPipelined{}, refusesHandover{}} {
+		for _, grant := range []Grant{refusesRelease{}, silentRelease{}, refusesPipelined{}, refusesHandover{}} {
 			synctest.Test(t, func(t *testing.T) {
 				l := granting(grant, localGrant(2))
 				lease := mustLock(t, l, "a")
@@ -248,6 +256,65 @@ func TestLossOfSharedLock(t *testing.T) {
 	mustBeEmpty(t, l)
 }
 
+// TestLostBeforeTheGrant loses a lock before the backend returns its grant. The caller must get a
+// lease that has ended, and whose Unlock releases the grant. The next waiter must not ask the
+// backend before.
+func TestLostBeforeTheGrant(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		b := &scripted{acquire: func(_ context.Context, _ bool, lost func(error)) (Grant, error) {
+			lost(ErrDeleted)
+			<-proceed
+			return localGrant(1), nil
+		}}
+		l := newLocker(b)
+		granted := make(chan Lease, 2)
+		for range cap(granted) {
+			go func() { granted <- mustLock(t, l, "a") }()
+			synctest.Wait()
+		}
+		if b.asked != 1 {
+			t.Errorf("the backend has %d requests at once", b.asked)
+		}
+		b.acquire = nil
+		close(proceed)
+		lost := <-granted
+		if cause := context.Cause(lost.Context()); !errors.Is(cause, ErrDeleted) {
+			t.Errorf("the lease has ended with %v, want %v", cause, ErrDeleted)
+		}
+		if err := lost.Unlock(t.Context()); !errors.Is(err, ErrDeleted) {
+			t.Errorf("Unlock: %v, want %v", err, ErrDeleted)
+		}
+		mustUnlock(t, <-granted)
+		mustBeEmpty(t, l)
+	})
+}
+
+// TestHoldThatEnds ends the hold that another request of its owner has found, before that request
+// adds its lease. The request must not get a lease on the lock, which may be another's by now.
+func TestHoldThatEnds(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]func(*testing.T, Lease){
+		"unlocked": mustUnlock,
+		"lost":     func(_ *testing.T, l Lease) { l.(*lease).hold.lose(ErrDeleted) },
+	} {
+		l := newLocker(&scripted{})
+		held := mustLockBy(t, l, "owner")
+		found, isNew := l.hold("owner", "a")
+		if isNew {
+			t.Fatal("the owner has two holds")
+		}
+		end(t, held)
+		if late := found.lease(t.Context()); late != nil {
+			t.Errorf("%s: a lease was added to the hold", what)
+		}
+		_ = held.Unlock(t.Context())
+		mustUnlock(t, mustLockBy(t, l, "owner"))
+		mustBeEmpty(t, l)
+	}
+}
+
 // slowRelease is a watched grant whose release takes a second.
 type slowRelease struct{ watched }
 
@@ -271,12 +338,13 @@ func TestWatchEndsWithUnlock(t *testing.T) {
 		cancel()
 		unlocking, unlocked := time.Now(), make(chan error, 1)
 		go func() { unlocked <- lease.Unlock(ended) }()
-		mustUnlock(t, <-waiter)
-		if err := <-unlocked; err != nil {
-			t.Error(err)
-		}
+		next := <-waiter
 		if took := time.Since(unlocking); took != time.Second {
 			t.Errorf("the waiter was granted the lock after %v, want it after the release", took)
+		}
+		mustUnlock(t, next)
+		if err := <-unlocked; err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -340,13 +340,14 @@ func TestLossDuringHandover(t *testing.T) {
 	t.Parallel()
 	l := newLocker(handsOverBy(func(next *fakeGrant) (Grant, error) {
 		next.lost(ErrDeleted)
+		next.lost(ErrDisconnected) // only the first reason counts
 		return next, nil
 	}))
 	first := mustLockAnew(t, l, "a")
 	second := unlockToWaiter(t, l, first)
 	testenv.Receive(t, "the lease ends", second.Context().Done())
-	if err := second.Unlock(t.Context()); !errors.Is(err, ErrLost) {
-		t.Errorf("Unlock of a lost lease: %v", err)
+	if err := second.Unlock(t.Context()); !errors.Is(err, ErrDeleted) {
+		t.Errorf("Unlock of a lost lease: %v, want %v", err, ErrDeleted)
 	}
 }
 

@@ -40,7 +40,7 @@ type leftover struct {
 func (l *Leftovers) Add(until time.Time, free func(ctx context.Context) (found bool, err error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.pending) == maxLeftovers {
+	if l.closed || len(l.pending) >= maxLeftovers { // the call under way may have returned one more
 		return
 	}
 	l.pending = append(l.pending, leftover{until: until, free: free})

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestLeftovers checks when free is no longer called for a leftover.
+// TestLeftovers checks when free is no longer called for a leftover, and the pauses between calls.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	type answer struct {
@@ -27,9 +27,15 @@ func TestLeftovers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				pauses := time.Duration(len(answers)-1) * leftoverPause
+				for _, a := range answers {
+					if a.hangs {
+						pauses += releaseTimeout
+					}
+				}
 				var l Leftovers
 				for range 2 { // the second leftover is added when none is left
-					calls := 0
+					calls, asked := 0, time.Now()
 					l.Add(time.Now().Add(time.Minute), func(ctx context.Context) (bool, error) {
 						calls++
 						if answers[calls-1].hangs { // panics if free is called too often
@@ -38,8 +44,8 @@ func TestLeftovers(t *testing.T) {
 						return answers[calls-1].found, answers[calls-1].err
 					})
 					l.running.Wait()
-					if calls != len(answers) {
-						t.Errorf("%d calls, want %d", calls, len(answers))
+					if took := time.Since(asked); calls != len(answers) || took != pauses {
+						t.Errorf("%d calls in %v, want %d in %v", calls, took, len(answers), pauses)
 					}
 				}
 			})
@@ -48,7 +54,8 @@ func TestLeftovers(t *testing.T) {
 }
 
 // TestLeftoversEnd checks that free is not called for a leftover that has ended, or that is added
-// after Close. The number of leftovers is bounded. Close must end the call under way.
+// after Close. The number of leftovers is bounded. Close must end the call under way, and wait for
+// it.
 func TestLeftoversEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,6 +69,7 @@ func TestLeftoversEnd(t *testing.T) {
 		l.Add(time.Now().Add(time.Minute), func(ctx context.Context) (bool, error) {
 			close(called)
 			<-ctx.Done()
+			time.Sleep(time.Second) // in the bubble's time
 			return false, ctx.Err()
 		})
 		<-called
@@ -73,10 +81,33 @@ func TestLeftoversEnd(t *testing.T) {
 		}
 		asked := time.Now()
 		l.Close()
-		if took := time.Since(asked); took != 0 {
-			t.Errorf("Close took %v", took)
+		if took := time.Since(asked); took != time.Second {
+			t.Errorf("Close took %v, want until the end of the call", took)
 		}
 		l.Add(time.Now().Add(time.Minute), never)
 		l.running.Wait()
+
+		// A leftover that cannot be freed waits again. It must not make room for any number of
+		// others.
+		var full Leftovers
+		begun, fail := make(chan struct{}), make(chan struct{})
+		full.Add(time.Now().Add(time.Minute), func(context.Context) (bool, error) {
+			close(begun)
+			<-fail
+			return false, errors.New("no answer")
+		})
+		<-begun
+		for range maxLeftovers {
+			full.Add(time.Now().Add(time.Minute), never)
+		}
+		close(fail)
+		synctest.Wait()
+		for range 2 {
+			full.Add(time.Now().Add(time.Minute), never)
+		}
+		if n := len(full.pending); n != maxLeftovers+1 {
+			t.Errorf("%d leftovers wait after a failure, want %d", n, maxLeftovers+1)
+		}
+		full.Close()
 	})
 }

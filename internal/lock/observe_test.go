@@ -12,8 +12,10 @@ import (
 func TestObserved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		b := make(grantsInTurn, 3)
 		var events []Event
-		l := Observed(granting(localGrant(1), newExpiring(8*time.Second)), "fake", func(e Event) { events = append(events, e) })
+		l := Observed(New(b), "fake", func(e Event) { events = append(events, e) })
+		b <- slowRelease{watched{localGrant(1), make(chan struct{}), make(chan error)}}
 		lease := mustLock(t, l, "a")
 		if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
 			t.Fatal(err)
@@ -25,8 +27,9 @@ func TestObserved(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		mustUnlock(t, lease)
-		mustUnlock(t, lease)        // reports nothing
-		lease = mustLock(t, l, "b") // 3 s after the start
+		mustUnlock(t, lease) // reports nothing
+		time.AfterFunc(time.Second, func() { b <- newExpiring(5 * time.Second) })
+		lease = mustLock(t, l, "b")
 		<-lease.Context().Done()
 		synctest.Wait()
 		if n := len(events); n != 6 {
@@ -38,8 +41,8 @@ func TestObserved(t *testing.T) {
 			{"fake", "a", Granted, 0, nil},
 			{"fake", "a", Refused, 0, ErrHeld},
 			{"fake", "a", Refused, time.Second, context.DeadlineExceeded},
-			{"fake", "a", Released, 3 * time.Second, nil},
-			{"fake", "b", Granted, 0, nil},
+			{"fake", "a", Released, 4 * time.Second, nil}, // with its slow release
+			{"fake", "b", Granted, time.Second, nil},
 			{"fake", "b", Lost, 5 * time.Second, ErrExpired},
 		}
 		if len(events) != len(want) {
@@ -60,16 +63,22 @@ type brokenRelease struct{ localGrant }
 
 func (brokenRelease) Release(context.Context) error { return ErrDeleted }
 
-// TestObserved_LossFoundByUnlock checks the event if the holder learns only from Unlock that its
-// lock was lost.
-func TestObserved_LossFoundByUnlock(t *testing.T) {
+// TestObserved_FailedUnlock checks the event if Unlock fails: the holder learns only from Unlock
+// that its lock was lost, or the backend fails.
+func TestObserved_FailedUnlock(t *testing.T) {
 	t.Parallel()
-	var last Event
-	l := Observed(granting(brokenRelease{}), "fake", func(e Event) { last = e })
-	if err := mustLock(t, l, "a").Unlock(t.Context()); !errors.Is(err, ErrDeleted) {
-		t.Errorf("Unlock: %v, want %v", err, ErrDeleted)
-	}
-	if last.What != Lost || !errors.Is(last.Err, ErrDeleted) {
-		t.Errorf("the last event is %v, want %s", last, Lost)
+	for _, test := range []struct {
+		grant Grant
+		what  What
+		err   error
+	}{{brokenRelease{}, Lost, ErrDeleted}, {refusesRelease{}, Released, errBackend}} {
+		var last Event
+		l := Observed(granting(test.grant), "fake", func(e Event) { last = e })
+		if err := mustLock(t, l, "a").Unlock(t.Context()); !errors.Is(err, test.err) {
+			t.Errorf("Unlock: %v, want %v", err, test.err)
+		}
+		if last.What != test.what || !errors.Is(last.Err, test.err) {
+			t.Errorf("the last event is %v, want %s with the error %v", last, test.what, test.err)
+		}
 	}
 }

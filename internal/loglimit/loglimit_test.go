@@ -129,12 +129,13 @@ func TestClose(t *testing.T) {
 			log.Warn("refusing", "error", "x")
 			time.Sleep(time.Second)
 		}
+		log.Warn("alone", "error", "x") // needs no summary
 		h.Close()
 		log.Warn("refusing", "error", "late")
 		log.Warn("refusing", "error", "later")
 		time.Sleep(2 * summaryInterval)
 		synctest.Wait()
-		expect(t, lines(), `error=x$`, `WARN msg=refusing error=x count=2 since=\S+$`, `error=late$`, `error=later$`)
+		expect(t, lines(), `error=x$`, `msg=alone error=x$`, `WARN msg=refusing error=x count=2 since=\S+$`, `error=late$`, `error=later$`)
 	})
 }
 

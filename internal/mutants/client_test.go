@@ -27,4 +27,11 @@ var calling = []mutant{
 	{"a payment that must be refunded is an unknown outcome", "client/call.go", "case p.Type == RefundDue:", "case false:", "client TestUnknownOutcome/RefundDue"},
 	{"a redirect proves that nothing was changed", "client/call.go", "case p.Status/100 != 4:", "case p.Status/100 == 5:", "client TestUnknownOutcome/a_redirect_of_a_proxy"},
 	{"the caller's HTTP client is changed", "client/client.go", "own := *c.http\n\t\town.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }\n\t\tc.http = &own", "c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }", "client TestNewRefuses"},
+	{"any JSON is a problem of the service", "client/call.go", "mediaType != \"application/problem+json\" || ", "mediaType == \"?\" || ", "client TestUnknownOutcome/one_answer_lost,_then_an_error_of_a_proxy_in_JSON"},
+	{"a date that is past is a time to wait", "client/call.go", "return max(0, time.Until(date))", "return time.Until(date)", "client TestRetryAfter"},
+	{"an answer of superseded leaves the outcome open", "client/call.go", "case p.Type == Busy, p.Type == Superseded, p.Type == InProgress:", "case p.Type == Busy, p.Type == InProgress:", "client TestUnknownOutcome/superseded"},
+	{"an unknown SKU tells of earlier tries that may still arrive", "client/call.go", "case p.Status == http.StatusConflict, p.Type == UnknownSKU:", "case p.Status == http.StatusConflict:", "client TestUnknownOutcome/one_request_lost,_then_unknown_SKU"},
+	{"a base URL may have a fragment", "client/client.go", "u.RawQuery != \"\" || u.ForceQuery || u.Fragment != \"\"", "u.RawQuery != \"\"", "client TestNewRefuses"},
+	{"a base URL with a slash at its end names other paths", "client/client.go", "strings.TrimRight(u.String(), \"/\")", "u.String()", "client TestTokens"},
+	{"an error does not name its SKU", "client/problem.go", "text += \" SKU \" + strconv.Quote(p.SKU) + \".\"", "_ = p.SKU", "client TestProblems/sold_out"},
 }

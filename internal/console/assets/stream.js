@@ -17,8 +17,12 @@ export class Stream {
     this.lastID = "";
     this.failures = 0;
     this.hidden = 0;
+    this.paused = false;
     document.addEventListener("visibilitychange", () => this.seen());
-    addEventListener("online", () => this.open());
+    addEventListener("online", () => {
+      if (!this.paused) this.open();
+    });
+    this.seen(); // the tab may have been opened in the background
   }
 
   // open connects, in place of an earlier connection.

@@ -429,6 +429,9 @@ func TestFinish(t *testing.T) {
 		for _, a := range []load.Answer{{Status: http.StatusCreated}, {Status: http.StatusAccepted}, soldOut, soldOut, busy, busy, busy} {
 			r.record(a)
 		}
+		if p := r.progress(); p.Sold != p.Accepted || p.Available != 3 {
+			t.Errorf("before the recount: %+v", p)
+		}
 		r.requests = test.requests
 		if r.finish(9, test.err); r.next() != (test.requests < maxOrders) {
 			t.Errorf("after %d orders, another one: %v", test.requests, !r.next())
@@ -440,8 +443,22 @@ func TestFinish(t *testing.T) {
 	}
 }
 
+// TestStop_GivesUp stops a run that does not end, for a client that does not wait for it.
+func TestStop_GivesUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := New(t.Context(), Options{})
+		r.last = newRun(r.ctx, Options{}, r.notify, assembly.Spec{}, Defaults())
+		ctx, giveUp := context.WithCancel(t.Context())
+		giveUp()
+		if p, err := r.Stop(ctx); err != nil || p.State != Preparing || r.last.ctx.Err() == nil {
+			t.Errorf("%+v, %v", p, err)
+		}
+	})
+}
+
 // TestClose checks that Close ends a run soon, in any state, and leaves no goroutine and no file
-// behind.
+// behind. Neither does a shop that cannot be opened.
 func TestClose(t *testing.T) {
 	for _, state := range []State{Preparing, Running} {
 		t.Run(string(state), func(t *testing.T) {
@@ -457,6 +474,10 @@ func TestClose(t *testing.T) {
 			}
 			if status, answer := b.call(t, http.MethodPost, b.url, `{}`); status != http.StatusConflict || !strings.Contains(answer, "stopping") {
 				t.Errorf("a run after Close: %d %s", status, answer)
+			}
+			spec, _ := assembly.FindStrategy("lua")
+			if _, err := openShop(t.Context(), spec, -1); err == nil {
+				t.Error("a shop has less than no units")
 			}
 			left, err := os.ReadDir(folder)
 			if err != nil || len(left) > 0 {

@@ -399,18 +399,24 @@ func TestNewThatFails(t *testing.T) {
 // TestCloseEndsAllGoroutines is not parallel, so that no other test's goroutines
 // run.
 func TestCloseEndsAllGoroutines(t *testing.T) {
-	addr := testenv.Etcd(t)
-	before := goleak.IgnoreCurrent()
-	l, err := New(t.Context(), addr, 0)
-	if err != nil {
-		t.Fatal(err)
+	withUsers := testenv.OwnEtcd(t)
+	enableAuth(t, clientv3.Config{Endpoints: []string{withUsers.Addr()}}, "holdfast/")
+	for _, addr := range []string{testenv.Etcd(t), "shop:p%40ss@" + withUsers.Addr()} {
+		before := goleak.IgnoreCurrent()
+		l, err := New(t.Context(), addr, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lease := time.Duration(l.backend.leaseSeconds) * time.Second; lease != lock.DefaultLease {
+			t.Errorf("a lease has %v, want %v", lease, lock.DefaultLease)
+		}
+		for range 3 {
+			locktest.MustUnlock(t, locktest.MustLock(t, l, "closed-"+uuid.NewString()))
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		locktest.MustBeClosed(t, &l.backend.failed)
+		locktest.MustEndGoroutines(t, before)
 	}
-	for range 3 {
-		locktest.MustUnlock(t, locktest.MustLock(t, l, "closed-"+uuid.NewString()))
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
-	locktest.MustBeClosed(t, &l.backend.failed)
-	locktest.MustEndGoroutines(t, before)
 }

@@ -109,9 +109,17 @@ func TestFailingCalls(t *testing.T) {
 			return err
 		},
 		"Unlock": func(t *testing.T, l *Locker, c *calls, name string, arm func()) error {
+			s, err := l.backend.takeSession(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.backend.returnSession(s) // the lock gets this session
 			lease := locktest.MustLock(t, l, name)
 			arm()
-			return lease.Unlock(t.Context())
+			if err = lease.Unlock(t.Context()); err != nil && s.ctx.Err() == nil {
+				t.Error("the session of a lock that may not be free is still renewed")
+			}
+			return err
 		},
 		"Confirm": func(t *testing.T, l *Locker, c *calls, name string, arm func()) error {
 			lease := locktest.MustLock(t, l, name)

@@ -153,14 +153,18 @@ func TestConfirmWithoutRenewal(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.leases = &renewals{seconds: test.seconds, fails: func(step string) error {
+		r := &renewals{seconds: test.seconds, fails: func(step string) error {
 			if step == test.fails {
 				return errFault
 			}
 			return nil
 		}}
+		s.leases = r
 		if until, err := g.Confirm(t.Context()); !errors.Is(err, test.want) || !until.IsZero() {
 			t.Errorf("%+v: %v, %v", test, until, err)
+		}
+		if len(r.streams) != 1 || r.streams[0].Err() == nil {
+			t.Errorf("%+v: a stream was left open", test)
 		}
 	}
 }

@@ -93,7 +93,8 @@ func TestKey(t *testing.T) {
 }
 
 // TestSettings prepares a session whose server has other defaults. A limit on statements would end
-// a wait, and without autocommit a token would not be committed.
+// a wait, and without autocommit a token would not be committed. With a time zone that is set back,
+// tokens could be an hour behind.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	conn, err := storetest.Sessions(t, storetest.MigratedURL(t, testenv.MariaDB(t))).Conn(t.Context())
@@ -101,15 +102,19 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := conn.ExecContext(t.Context(), "SET SESSION max_statement_time = 1, autocommit = 0"); err != nil {
+	if _, err := conn.ExecContext(t.Context(), "SET SESSION max_statement_time = 1, autocommit = 0, time_zone = '+05:00'"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := new(counter).prepare(t.Context(), conn, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	var limit, autocommit float64
-	if err := conn.QueryRowContext(t.Context(), "SELECT @@max_statement_time, @@autocommit").Scan(&limit, &autocommit); err != nil || limit != 0 || autocommit != 1 {
-		t.Errorf("statements are limited to %v s, and autocommit is %v (%v)", limit, autocommit, err)
+	var (
+		limit, autocommit float64
+		zone              string
+	)
+	err = conn.QueryRowContext(t.Context(), "SELECT @@max_statement_time, @@autocommit, @@time_zone").Scan(&limit, &autocommit, &zone)
+	if err != nil || limit != 0 || autocommit != 1 || zone != "+00:00" {
+		t.Errorf("statements are limited to %v s, autocommit is %v, and the time zone %s (%v)", limit, autocommit, zone, err)
 	}
 }
 

@@ -203,7 +203,8 @@ func TestDowngradeWhoseUnlockFails(t *testing.T) {
 	}
 }
 
-// TestAbandonedAcquire ends the context of a waiter while it must request a slot again.
+// TestAbandonedAcquire ends the context of a waiter while it must request a slot again. The next
+// waiter gets a slot, and is listed.
 func TestAbandonedAcquire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,9 +216,16 @@ func TestAbandonedAcquire(t *testing.T) {
 		if _, err := s.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) || !l.failed() {
 			t.Errorf("Acquire: %v", err)
 		}
-		for _, slot := range held {
-			mustUnlock(t, slot)
+		go func() {
+			synctest.Wait()
+			mustUnlock(t, held[0])
+		}()
+		slot := acquire(t, s)
+		if n := l.listed.Load(); n != 1 {
+			t.Errorf("%d holders are listed after a wait, want 1", n)
 		}
+		mustUnlock(t, slot)
+		mustUnlock(t, held[1])
 		l.mustBeFree(t, "a#queue", "a#1", "a#2")
 	})
 }
@@ -294,13 +302,16 @@ func TestLeaderWhoseRequestsFail(t *testing.T) {
 	for n, fault := range map[int]error{1: errFault, 2: errFault} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newFaulty(n, fault)
-			runs := 0
+			runs, began := 0, time.Now()
 			err := recipe.Lead(t.Context(), l, "a", func(context.Context, uint64) error {
 				runs++
 				return errWork
 			})
 			if !errors.Is(err, errWork) || runs != 1 || !l.failed() {
 				t.Errorf("call %d: Lead returns %v after %d runs", n, err, runs)
+			}
+			if paused := time.Since(began) > 0; paused != (n == 1) {
+				t.Errorf("call %d: Lead takes %v", n, time.Since(began))
 			}
 			l.mustBeFree(t, "a")
 		})

@@ -135,6 +135,9 @@ func ticks(t *testing.T, l lock.Locker) recipe.Ticks {
 func ticksRise(t *testing.T, r *rig) {
 	job := uuid.NewString()
 	one, two := ticks(t, r.open(t)), ticks(t, r.open(t))
+	if _, err := one.RecordTick(bounded(t), job+"/nested", 9); err != nil { // another job
+		t.Fatal(err)
+	}
 	for _, step := range []struct {
 		tick     int64
 		recorded bool

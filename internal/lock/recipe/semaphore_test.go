@@ -154,6 +154,7 @@ func holdersAreListed(t *testing.T, r *rig) {
 	one, two := semaphore(t, r.open(t), name, 2), semaphore(t, r.open(t), name, 2)
 	began := time.Now()
 	first, second := acquire(t, one), acquire(t, two)
+	defer mustUnlock(t, acquire(t, semaphore(t, r.open(t), name+"/nested", 2))) // is listed under its own name
 	list := func() []recipe.Holder {
 		t.Helper()
 		holders, err := one.Holders(bounded(t))

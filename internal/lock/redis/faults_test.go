@@ -226,10 +226,52 @@ func TestTextIsRenewed(t *testing.T) {
 		return strings.Join(entries, "\n")
 	}
 	first := stored()
-	testenv.Await(t, "the text is renewed", func() bool { text := stored(); return text != first && strings.HasSuffix(text, " a text") })
+	if err := client.HSet(t.Context(), shownKey(f.name), "dead", "1 long ago").Err(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Await(t, "the text is renewed, and the one that has expired is removed", func() bool {
+		text := stored()
+		return text != first && strings.HasSuffix(text, " a text") && !strings.Contains(text, "long ago")
+	})
 	hide(ctx)
 	if text := stored(); text != "" {
 		t.Errorf("%q is listed after the end", text)
+	}
+}
+
+// TestHideDuringRenewal hides a text whose renewal has no answer yet. The text must not be removed
+// before, because the renewal could list it again.
+func TestHideDuringRenewal(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, Options{Lease: time.Second})
+	hide, err := f.ours.Show(t.Context(), f.name, "a text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	renewing, removing, proceed := make(chan struct{}), make(chan struct{}, 1), make(chan struct{})
+	var renewed sync.Once
+	f.ours.backend.client.AddHook(faults.Around(func(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
+		if cmds[0].Name() == "hdel" {
+			removing <- struct{}{}
+		} else {
+			renewed.Do(func() {
+				close(renewing)
+				<-proceed
+			})
+		}
+		return run(ctx)
+	}))
+	testenv.Receive(t, "the text is being renewed", renewing)
+	hidden := make(chan struct{})
+	go func() {
+		defer close(hidden)
+		hide(t.Context())
+	}()
+	testenv.Quiet(t, "the text is removed during its renewal", removing)
+	close(proceed)
+	<-hidden
+	if texts, err := f.other.Shown(t.Context(), f.name); err != nil || len(texts) != 0 {
+		t.Errorf("the texts are %q, %v", texts, err)
 	}
 }
 
@@ -269,7 +311,9 @@ func TestUnansweredRenewal(t *testing.T) {
 			if reason := <-lost; !errors.Is(reason, lock.ErrExpired) || time.Now().Before(g.(lock.ExpiringGrant).Until()) {
 				t.Errorf("lost: %v, want %v at the end of the lease", reason, lock.ErrExpired)
 			}
-			f.hook.Disarm()
+			if _, failed := f.hook.Disarm(); len(failed) > 2*10*renewalsPerLease {
+				t.Errorf("%d renewals have failed within a lease", len(failed))
+			}
 			if err := g.Release(t.Context()); err != nil && !errors.Is(err, lock.ErrDeleted) {
 				t.Error(err)
 			}
@@ -281,6 +325,9 @@ func TestUnansweredRenewal(t *testing.T) {
 			next, err := g.HandOver(ctx, func(error) {})
 			if err != nil {
 				return err
+			}
+			if next.(*grant).watchdog == nil {
+				return errors.New("the next grant is not renewed")
 			}
 			return next.Release(ctx)
 		},
@@ -424,7 +471,7 @@ func TestUnansweredQuestion(t *testing.T) {
 	if tick, err := f.ours.LastTick(t.Context(), f.name+"-none"); err != nil || tick != 0 {
 		t.Errorf("the tick of a job without one: %d, %v", tick, err)
 	}
-	if err := f.ours.backend.client.HSet(t.Context(), shownKey(f.name), "dead", "1 long ago", "broken", "x y", "endless", "99999999999999999999 forever").Err(); err != nil {
+	if err := f.ours.backend.client.HSet(t.Context(), shownKey(f.name), "dead", fmt.Sprint(time.Now().UnixMilli(), " just now"), "broken", "x y", "endless", "99999999999999999999 forever").Err(); err != nil {
 		t.Fatal(err)
 	}
 	for _, text := range mustShow(t, f.other, f.name) {

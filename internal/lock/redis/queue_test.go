@@ -242,6 +242,36 @@ func TestWokenWaiterGoesFirst(t *testing.T) {
 	locktest.MustUnlock(t, locktest.MustLock(t, ours, name)) // no waiter was woken this time
 }
 
+// TestRedissonGetsATurn releases a lock for whose release a Redisson instance listens. Only a
+// process that has handed the lock over within itself must leave the lock to others for a moment.
+func TestRedissonGetsATurn(t *testing.T) {
+	t.Parallel()
+	client := storetest.Redis(t, testenv.Redis(t))
+	for _, handsOver := range []bool{false, true} {
+		name := "foreign-turn-" + uuid.NewString()
+		redisson := client.Subscribe(t.Context(), releaseChannel(name))
+		defer redisson.Close()
+		if _, err := redisson.Receive(t.Context()); err != nil { // confirms the subscription
+			t.Fatal(err)
+		}
+		g := acquired(t, newLocker(t, client, Options{}), name)
+		if handsOver {
+			next, err := g.HandOver(t.Context(), func(error) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g = next.(*grant)
+		}
+		if err := g.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s := g.backend.releases.byChannel[releaseChannel(name)]
+		if yields := s != nil && s.yield.token == g.token; yields != handsOver {
+			t.Errorf("handed over: %t, leaves the lock to others: %t", handsOver, yields)
+		}
+	}
+}
+
 // TestPlacesExpire checks that a request removes the expired place of a dead waiter, and that a
 // waiter whose own place has expired gets a new one.
 func TestPlacesExpire(t *testing.T) {
@@ -287,7 +317,11 @@ func TestEveryWaiterListensToRedisson(t *testing.T) {
 	addToQueue(t, client, name)
 	waiting, _ := startBehind(t.Context(), t, client, name)
 	foreign.mustUnlock(t, name, "1")
-	mustBeWoken(t, waiting)
+	lease := locktest.MustGrant(t, waiting).Lease
+	if queued, err := client.ZRange(t.Context(), queueKey(name), 0, -1).Result(); err != nil || len(queued) != 1 {
+		t.Errorf("the queue has %q, %v; want the dead waiter and not the holder", queued, err)
+	}
+	locktest.MustUnlock(t, lease)
 }
 
 // TestQueueIsLost deletes the queue, or everything, while two instances wait. Each

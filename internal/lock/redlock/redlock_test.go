@@ -215,9 +215,9 @@ func TestNumberOfServers(t *testing.T) {
 		for i := range clients {
 			clients[i] = client
 		}
-		_, err := New(clients, 0)
-		if valid := n >= 3 && n%2 == 1; valid != (err == nil) {
-			t.Errorf("New with %d servers: %v", n, err)
+		l, err := New(clients, 0)
+		if valid := n >= 3 && n%2 == 1; valid != (err == nil) || valid && l.backend.lease != lock.DefaultLease {
+			t.Errorf("New with %d servers: %+v, %v", n, l, err)
 		}
 	}
 }
@@ -232,8 +232,11 @@ func TestMinorityEmptied(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := acquired.(*grant)
-	s.flush(2, 3)
 	until := g.Until()
+	if left := time.Until(until); left <= locktest.LongLease/2 {
+		t.Errorf("a lease of %v ends after %v", locktest.LongLease, left)
+	}
+	s.flush(2, 3)
 	if !g.renew(t.Context()) || !g.Until().After(until) {
 		t.Errorf("the lease was not renewed: it ended at %v, and now at %v", until, g.Until())
 	}

@@ -80,9 +80,9 @@ func (f faulty) record(tick int64) {
 	f.must(err)
 }
 
-// lock waits for the lock and frees it.
-func (f faulty) lock(ctx context.Context) error {
-	g, err := f.ours.backend.Acquire(ctx, f.name, true, func(error) {})
+// lock waits for the lock and frees it. The callback is called if the lock is lost in between.
+func (f faulty) lock(ctx context.Context, lost func(error)) error {
+	g, err := f.ours.backend.Acquire(ctx, f.name, true, lost)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (f faulty) mustSettle(what string) {
 var operations = map[string]func(ctx context.Context, f faulty, arm func()) error{
 	"Lock": func(ctx context.Context, f faulty, arm func()) error {
 		arm()
-		return f.lock(ctx)
+		return f.lock(ctx, func(error) {})
 	},
 	"Lock of a held lock": func(ctx context.Context, f faulty, arm func()) error {
 		held := f.acquire(f.other)
@@ -136,7 +136,7 @@ var operations = map[string]func(ctx context.Context, f faulty, arm func()) erro
 		defer release()
 		f.relay.watched = release
 		arm()
-		return f.lock(ctx)
+		return f.lock(ctx, func(error) {})
 	},
 	"TryLock of a held lock": func(ctx context.Context, f faulty, arm func()) error {
 		held := f.acquire(f.other)
@@ -305,7 +305,9 @@ func failRequest(t *testing.T, other *Locker, operation, way string, nth int) (r
 func TestBetweenRequests(t *testing.T) {
 	t.Parallel()
 	other := newOther(t)
-	lock := func(f faulty) error { return f.lock(t.Context()) }
+	lock := func(f faulty) error {
+		return f.lock(t.Context(), func(reason error) { t.Errorf("a contender that has not got the lock loses it: %v", reason) })
+	}
 	record := func(want bool, last int64) func(faulty) error {
 		return func(f faulty) error { return f.recordTick(t.Context(), want, last) }
 	}
@@ -456,6 +458,28 @@ func TestSyncsFirst(t *testing.T) {
 	}
 }
 
+// TestConfirmCountsFromTheRequest delays the request of a confirmation. The server may count the
+// session's timeout from a moment before its answer.
+func TestConfirmCountsFromTheRequest(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, newOther(t))
+	g := f.acquire(f.ours)
+	delayed := make(chan time.Time, 1)
+	f.relay.fail(hold(func() {
+		now := time.Now()
+		testenv.Await(t, "the clock goes on", func() bool { return now.Before(time.Now()) }) // the clock may be coarse
+		delayed <- now
+	}), opSync, 1, false)
+	until, err := g.Confirm(t.Context())
+	f.must(err)
+	f.relay.heal()
+	if latest := (<-delayed).Add(f.ours.backend.session.timeout()); until.After(latest) {
+		t.Errorf("the lease ends %v after the latest end at the server", until.Sub(latest))
+	}
+	f.must(g.Release(t.Context()))
+	f.mustSettle("Confirm")
+}
+
 // TestAnsweredLate lets a node be created when its request has been given up. Nothing may look for
 // the node before, because it would not be found. It must be deleted afterwards.
 func TestAnsweredLate(t *testing.T) {
@@ -501,7 +525,7 @@ func TestDeletionIsAwaited(t *testing.T) {
 		<-proceed
 	}), opDelete, 1, false)
 	waiting := make(chan error, 1)
-	go func() { waiting <- f.lock(ctx) }()
+	go func() { waiting <- f.lock(ctx, func(error) {}) }()
 	testenv.Receive(t, "the node is being deleted", deleting)
 	testenv.Quiet(t, "the request has returned", waiting)
 	close(proceed)

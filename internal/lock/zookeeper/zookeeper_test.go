@@ -255,7 +255,7 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiter, err := New(t.Context(), addr, locktest.LongLease)
+	waiter, err := New(t.Context(), addr, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,6 +264,9 @@ func TestCloseEndsAllGoroutines(t *testing.T) {
 	defer cancel()
 	if _, err := waiter.Lock(ctx, "closed"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("Lock of a waiter whose time is up: %v", err)
+	}
+	if timeout := waiter.backend.session.timeout(); timeout != lock.DefaultLease {
+		t.Errorf("a lease has %v, want %v", timeout, lock.DefaultLease)
 	}
 	kept := locktest.MustLock(t, waiter, "kept") // never unlocked
 	locktest.MustUnlock(t, lease)
