@@ -264,6 +264,8 @@ var placing = []mutant{
 	{"new rules go to the gate as an empty addition", stockrow, "if l.hasGate && forSale > 0 {", "if l.hasGate {", "internal/ledger TestFaults_Stock/Set_the_rules"},
 	{"a repair keeps the version", recount, "\t\trow.Version++ // as in RaiseEpoch\n", "", "internal/ledger TestFaults_Stock/Correct"},
 	{"a change that was applied takes another epoch's along", "internal/ledger/outbox.go", "WHERE sku = ? AND epoch = ? AND number = ?\"", "WHERE sku = ? AND epoch >= -1 - ? AND number = ?\"", "internal/ledger TestApplied/SQLite"},
+	{"a void order has lines", "internal/order/order.go", "if status == Void {", "if false {", "internal/order TestNew"},
+	{"a queued order is recorded before its ledger has it", "internal/order/order.go", "if status != Queued {", "if true {", "internal/order TestNew"},
 	{"a removal of stock is listed as an order", "internal/ledger/orders.go", "[]string{string(order.Void), string(shrink)}", "[]string{string(order.Void)}", "internal/ledger TestShrinkIsNoOrder/SQLite"},
 	{"a duplicate that cannot be found is tried forever", record, "if len(left) == len(rs) {", "if false {", "internal/ledger TestFaults_GroupDivided"},
 	{"conflicts of groups are not counted", record, "case sqltx.IsRetryable(err) || errors.Is(err, cutter.ErrConflict):\n\t\t\tl.metrics.retries.Inc()\n", "case sqltx.IsRetryable(err) || errors.Is(err, cutter.ErrConflict):\n", "internal/ledger TestRetries/SQLite"},
