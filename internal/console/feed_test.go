@@ -182,7 +182,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	refused := httptest.NewRecorder()
 	gone, leave := context.WithCancel(t.Context())
 	leave() // so that a stream would end at once
-	f.serve(refused, httptest.NewRequestWithContext(gone, http.MethodGet, "/console/stream", nil))
+	request := httptest.NewRequestWithContext(gone, http.MethodGet, "/console/stream", nil)
+	f.serve(refused, request)
 	if h := refused.Header(); refused.Code != http.StatusServiceUnavailable || h.Get("Retry-After") == "" || h.Get("Cache-Control") != "no-store" {
 		t.Errorf("one stream too many is answered %d with %v", refused.Code, h)
 	}
@@ -194,6 +195,9 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 	if slow, other := streams[0].ctx.Err(), streams[1].ctx.Err(); slow == nil || other != nil {
 		t.Errorf("ended: the slow stream %v, another %v", slow, other)
+	}
+	if f.serve(httptest.NewRecorder(), request); len(f.streams) != maxStreams-1 {
+		t.Errorf("%d streams are open after the end of two, want %d", len(f.streams), maxStreams-1)
 	}
 	if !f.open(testStream(view{}), "") {
 		t.Error("refused although a stream has ended")

@@ -226,4 +226,5 @@ var httpAPI = []mutant{
 	{"a rush that cannot begin leaves its stores", "internal/console/rush/shop.go", "return nil, errors.Join(err, s.close())", "return nil, err", "internal/console/rush TestClose"},
 	{"a client that has gone waits for the end of a rush", rush, "\tcase <-last.done:\n\tcase <-ctx.Done():\n\t}\n", "\tcase <-last.done:\n\t}\n", "internal/console/rush TestStop_GivesUp"},
 	{"warnings that did not repeat are summarized at the end", counting, "\tif o.unreported == 0 {\n\t\treturn\n\t}\n", "", "internal/loglimit TestClose"},
+	{"a console that was closed counts as an open one", "internal/console/stream.go", "\tdefer f.close(s)\n", "", "internal/console TestStreamsAreBounded"},
 }
