@@ -80,7 +80,7 @@ func (v *lifecycleLoad) awaitRest(ctx context.Context) (err error) {
 		var pending int64
 		err = v.sql.DB().WithContext(ctx).Raw(`SELECT COUNT(*) FROM order_lines
 			JOIN orders ON orders.id = order_lines.order_id
-			WHERE order_lines.sku IN ? AND orders.status IN ('queued', 'pending')`, []string{v.goods.product, v.goods.coupon}).Row().Scan(&pending)
+			WHERE order_lines.sku IN ? AND orders.status = 'pending'`, []string{v.goods.product, v.goods.coupon}).Row().Scan(&pending)
 		return err != nil || pending == 0
 	})
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package arch checks the import directions of the tree. Data flows one way, cmd →
-// httpapi → order → ledger → stock, and no import points back. It also checks that test
-// code waits for events, and does not depend on durations.
+// Package arch checks the import directions of the tree: cmd → httpapi → order → stock, and
+// ledger → order. No import points back. It also checks that test code waits for events, and does
+// not depend on durations.
 package arch
 
 import (

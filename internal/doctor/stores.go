@@ -195,7 +195,11 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 		TakeDeadline: e.o.TakeDeadline, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {
-		found.Problem("check the flags of --lock", "%v", err)
+		advice := "check the flags of --lock"
+		if e.o.Strategy.NeedsRowLocks() { // it has no locks of its own
+			advice = "choose another --strategy, or another database"
+		}
+		found.Problem(advice, "%v", err)
 		return found
 	}
 	defer func() {

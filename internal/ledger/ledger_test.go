@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -92,13 +93,16 @@ func openWith(t *testing.T, db *sqltx.DB, o Options) *Ledger {
 	return l
 }
 
+// placeholder is an argument as PostgreSQL writes it.
+var placeholder = regexp.MustCompile(`\$\d+`)
+
 // openHooked returns a ledger with its own connections. Before each of its statements that contain
-// the text, it calls do, and the statement fails with the error of do.
+// the text, with ? for each argument, it calls do, and the statement fails with the error of do.
 func (d *database) openHooked(t *testing.T, text string, do func() error) *Ledger {
 	t.Helper()
 	s := storetest.SQL(t, d.url)
 	hook := func(db *gorm.DB) {
-		if strings.Contains(db.Statement.SQL.String(), text) {
+		if strings.Contains(placeholder.ReplaceAllString(db.Statement.SQL.String(), "?"), text) {
 			_ = db.AddError(do())
 		}
 	}

@@ -355,7 +355,7 @@ func TestOrders_StatusChanges(t *testing.T) {
 		lay(t, l, "a", 10)
 		placed := []order.Order{place(t, l, "a"), place(t, l, "a"), place(t, l, "a")}
 		reads := 0
-		slow := d.openHooked(t, "SELECT", func() error {
+		slow := d.openHooked(t, "FROM orders", func() error {
 			d.setStatus(t, placed[reads], order.Paid)
 			reads++
 			return nil

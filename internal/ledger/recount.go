@@ -14,13 +14,18 @@ import (
 // correctionTimeout bounds one transaction that recounts a SKU.
 const correctionTimeout = 5 * time.Minute
 
-// holding is the condition on orders that hold their units. These are pending or paid orders, and
-// refunded ones whose units were not returned.
-const holding = "(orders.status IN ('" + string(order.Pending) + "', '" + string(order.Paid) + "')" +
+// heldLines are the order lines whose units are held, see order.Holding.
+var heldLines = "order_lines JOIN orders ON orders.id = order_lines.order_id AND (orders.status IN (" + literals(order.Holding()) + ")" +
 	" OR orders.status = '" + string(order.Refunded) + "' AND NOT orders.restocked)"
 
-// heldLines are the order lines whose units are held.
-const heldLines = "order_lines JOIN orders ON orders.id = order_lines.order_id AND " + holding
+// literals returns the statuses as a list in SQL.
+func literals(statuses []order.Status) string {
+	quoted := make([]string, len(statuses))
+	for i, s := range statuses {
+		quoted[i] = "'" + string(s) + "'"
+	}
+	return strings.Join(quoted, ", ")
+}
 
 // Count is a stock row with the units that belong to it elsewhere in the ledger.
 type Count struct {

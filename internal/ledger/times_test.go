@@ -183,14 +183,14 @@ func TestRecord_TimesAfterALockWait(t *testing.T) {
 
 // lockWaits returns how many transactions on this test's database wait for the lock of a row.
 // MariaDB shows waits only if they are read rarely. There, lockWaits counts the statements for
-// locking stock rows and jobs that have taken long.
+// locking stock rows and jobs, and for deleting orders, that have taken long.
 func (d *database) lockWaits(t *testing.T) (n int) {
 	t.Helper()
 	query := "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 	if d.sql.Dialect() == sqltx.MySQL {
 		query = `SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND time_ms > 200
 			AND command <> 'Sleep' AND (info LIKE '%FROM stock%FOR UPDATE' OR info LIKE '%UPDATE stock SET available%'
-			OR info LIKE 'UPDATE jobs SET%')`
+			OR info LIKE 'UPDATE jobs SET%' OR info LIKE 'DELETE FROM orders%')`
 	}
 	if err := d.sql.Ledger().QueryRow(t.Context(), []any{&n}, query); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,9 @@
 package order
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // event is what can happen to an order after it was placed.
 type event string
@@ -29,6 +32,17 @@ var transitions = []struct {
 	{Pending, expire, Expired, true},
 	{Paid, refund, Refunded, true},
 	{Expired, revive, Paid, false},
+}
+
+// Holding returns the statuses in which an order holds its units: those from which the units can
+// return to stock. A refunded order holds its units, too, if it was not restocked.
+func Holding() (statuses []Status) {
+	for _, t := range transitions {
+		if t.returns && !slices.Contains(statuses, t.from) {
+			statuses = append(statuses, t.from)
+		}
+	}
+	return statuses
 }
 
 // after returns the transition of an order with this status at the event. ok is false
