@@ -181,6 +181,10 @@ func TestExpire_OthersWin(t *testing.T) {
 		lay(t, l, other, 10)
 		paid, cancelled, left := place(t, l, other), place(t, l, sku), place(t, l, sku)
 		d.makeDue(t, paid, cancelled, left)
+		unchanged, err := l.Row(t.Context(), other)
+		if err != nil {
+			t.Fatal(err)
+		}
 		reads := 0
 		late := d.openHooked(t, "SELECT id, take_id", func() error {
 			reads++
@@ -195,6 +199,9 @@ func TestExpire_OthersWin(t *testing.T) {
 		}
 		if changes, _, err := l.Changes(t.Context(), other, stock.Change{}); err != nil || len(changes) > 0 {
 			t.Errorf("the outbox has %+v, %v, and no units of the SKU have returned", changes, err)
+		}
+		if row, err := l.Row(t.Context(), other); err != nil || row.Version != unchanged.Version {
+			t.Errorf("the row is %+v, %v, and was %+v", row, err, unchanged)
 		}
 		d.atRest(t, sku, 0)
 		d.atRest(t, other, 1)

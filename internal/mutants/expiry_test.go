@@ -66,7 +66,7 @@ var expiry = []mutant{
 	{"expiry leaves no time to orders", expiryLoop, "min((expiryShare-1)*time.Since(start), expiryPause)", "min(0*time.Since(start), expiryPause)", "internal/reconcile TestExpiryStep"},
 	{"a round skips orders of the same time", expire, "AND (expires_at > ? OR id > ?)\"", "AND (expires_at > ? OR id > ? AND 1 = 0)\"", "internal/ledger TestExpire_SameTime/SQLite"},
 	{"orders of the same time are in any order", expire, "ORDER BY expires_at, id LIMIT ?", "ORDER BY expires_at LIMIT ?", "internal/ledger TestExpire_SameTime/PostgreSQL"},
-	{"no units return as an empty addition", returns, "\t\tif n == 0 {\n\t\t\tcontinue\n\t\t}\n", "", "internal/ledger TestExpire_OthersWin/SQLite"},
+	{"a row to which no units return is changed", returns, "\t\tif n == 0 {\n\t\t\tcontinue\n\t\t}\n", "", "internal/ledger TestExpire_OthersWin/SQLite"},
 	{"a job is claimed although it was just renewed", ledgerJobs, "\" WHERE name = ? AND token = ? AND held_until <= \"+d.Now(), holder", "\" WHERE name = ? AND token = ?\", holder", "internal/ledger TestJobs_ClaimWaitsForWork/PostgreSQL"},
 	{"jobs whose leases have ended are listed", ledgerJobs, "FROM jobs WHERE held_until > \"+l.db.Dialect().Now()+\" ORDER", "FROM jobs WHERE held_until <> \"+l.db.Dialect().Now()+\" ORDER", "internal/ledger TestJobs/SQLite"},
 	{"the database's clock is measured without a bound", ledgerClock, "context.WithTimeout(ctx, maxClockError)", "context.WithCancel(ctx)", "internal/ledger TestSilentTransaction/PostgreSQL"},
