@@ -914,23 +914,29 @@ func TestSearch_Refused(t *testing.T) {
 	})
 }
 
+// interrupting returns a service that interrupts the run at the second SKU that the run creates. From
+// then on, it answers nothing but 503.
+func interrupting(service http.Handler, interrupt context.CancelFunc) http.Handler {
+	created := 0
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			created++
+		}
+		if created == 2 {
+			interrupt()
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		service.ServeHTTP(w, r)
+	})
+}
+
 // TestSearch_Interrupted interrupts a search while it creates the SKU of the second rate.
 func TestSearch_Interrupted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		shop, created := &shop{units: 1000}, 0
-		l, f := openLoad(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodPut {
-				created++
-			}
-			if created == 2 {
-				cancel()
-				w.WriteHeader(http.StatusServiceUnavailable)
-				return
-			}
-			shop.ServeHTTP(w, r)
-		}), settings{Search: true, Probes: 1, P99: time.Minute, Duration: time.Second})
+		l, f := openLoad(interrupting(&shop{units: 1000}, cancel), settings{Search: true, Probes: 1, P99: time.Minute, Duration: time.Second})
 		r, err := l.highest(ctx, mustFind(t, "lua"), f)
 		if err == nil || r.Verdict != results.Undecided || r.Rate != minRate || len(r.Probes) != 1 {
 			t.Errorf("%v, %+v", err, r)
@@ -982,18 +988,7 @@ func TestInterruptedLoads(t *testing.T) {
 func TestInterruptedBetweenLoads(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	shop, created := &shop{units: 100}, 0
-	l, _ := openLoad(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPut {
-			created++
-		}
-		if created == 2 {
-			cancel()
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		shop.ServeHTTP(w, r)
-	}), settings{Stock: 100, Clients: 2, Limit: time.Minute, Out: t.TempDir()})
+	l, _ := openLoad(interrupting(&shop{units: 100}, cancel), settings{Stock: 100, Clients: 2, Limit: time.Minute, Out: t.TempDir()})
 	l.stdout = io.Discard
 	if err := l.run(ctx); err != nil {
 		t.Error(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // instant answers every order immediately, with err if it is set.
@@ -90,10 +91,7 @@ func BenchmarkPlace(b *testing.B) {
 // BenchmarkServe measures one order with package http and a connection. Every order is the
 // same, and so is the length of its answer.
 func BenchmarkServe(b *testing.B) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	listener := testenv.Listen(b)
 	c := testConfig(instant{new(fakeOrders), nil})
 	server := NewServer(New(c), c.RequestTimeout, c.Log)
 	go func() { _ = server.Serve(listener) }()

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // serve starts the API on a free port and returns its address.
@@ -20,10 +22,7 @@ func serve(t *testing.T, change func(*http.Server)) string {
 	if change != nil {
 		change(s)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testenv.Listen(t)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {

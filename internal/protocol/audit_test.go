@@ -80,7 +80,7 @@ func loseCount(segment string) func(*testing.T, *shop, *instance, stock.SKU) {
 		if segment == "" && strings.HasPrefix(i.strategy, "segment") {
 			name += "/0"
 		}
-		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", name).Err(); err != nil {
+		if err := s.redis.HDel(t.Context(), s.key("count"), name).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -253,7 +253,7 @@ func TestQueuedOrderTakesAgain_Undelivered(t *testing.T) {
 		sku := newSKU("again")
 		addStock(t, i.instance, sku, 1)
 		queued := mustQueue(t, i.instance, oneUnit(sku))
-		if err := s.redis.HDel(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku)).Err(); err != nil {
+		if err := s.redis.HDel(t.Context(), s.key("count"), string(sku)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		bad := &badSKU{all: true}
@@ -318,7 +318,7 @@ func TestQueuedBehindAVoidOrder(t *testing.T) {
 		addStock(t, i.instance, sku, 1) // the key's next order needs the units of the refused one
 		keyed := withKey(oneUnit(sku), string(sku))
 		lost := mustQueue(t, i.instance, keyed)
-		if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:queued", "holdfast:{"+s.ledgerID.String()+"}:journal").Err(); err != nil {
+		if err := s.redis.Del(t.Context(), s.key("queued"), s.key("journal")).Err(); err != nil {
 			t.Fatal(err)
 		}
 		sweep(t, i.instance)
@@ -374,7 +374,7 @@ func TestQueueIsLost(t *testing.T) {
 		sku := newSKU("forgotten")
 		addStock(t, i.instance, sku, 2)
 		o := mustQueue(t, i.instance, oneUnit(sku))
-		if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:queued").Err(); err != nil {
+		if err := s.redis.Del(t.Context(), s.key("queued")).Err(); err != nil {
 			t.Fatal(err)
 		}
 		sweep(t, i.instance)

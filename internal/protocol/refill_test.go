@@ -107,7 +107,7 @@ func TestUnreadableCount(t *testing.T) {
 		i := s.open(t, settings{strategy: name})
 		sku := newSKU("unreadable")
 		addStock(t, i, sku, 2)
-		if err := s.redis.HSet(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:count", string(sku), "nonsense").Err(); err != nil {
+		if err := s.redis.HSet(t.Context(), s.key("count"), string(sku), "nonsense").Err(); err != nil {
 			t.Fatal(err)
 		}
 		mustPlace(t, i, oneUnit(sku))

@@ -103,7 +103,7 @@ func TestRowOfALaterGeneration(t *testing.T) {
 				// Restore an earlier generation. The instance that sold is closed already, so it
 				// cannot detect this.
 				s.exec(t, "UPDATE ledger SET generation = ?", generation-2)
-				if err := s.redis.Del(t.Context(), "holdfast:{"+s.ledgerID.String()+"}:generation").Err(); err != nil {
+				if err := s.redis.Del(t.Context(), s.key("generation")).Err(); err != nil {
 					t.Fatal(err)
 				}
 				next := s.open(t, settings{strategy: name, noGuard: true, segments: 2})

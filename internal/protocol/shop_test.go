@@ -461,6 +461,9 @@ func (s *shop) waitSettled(t *testing.T, i *instance, sku stock.SKU) {
 	})
 }
 
+// key returns the name of a key of the gate in Redis.
+func (s *shop) key(name string) string { return "holdfast:{" + s.ledgerID.String() + "}:" + name }
+
 // checkSettled is checkBalance once no unit of the SKU is in flight at the instance's gate.
 func (s *shop) checkSettled(t *testing.T, i *instance, sku stock.SKU, sold int64) {
 	t.Helper()
