@@ -25,12 +25,13 @@ func semaphore(t *testing.T, l lock.Locker, name string, holders int) *recipe.Se
 	return s
 }
 
-func acquire(t *testing.T, s *recipe.Semaphore) *recipe.Slot {
+// acquire waits for a slot. Busy servers may answer too late for the timeouts of a backend.
+func acquire(t *testing.T, s *recipe.Semaphore) (slot *recipe.Slot) {
 	t.Helper()
-	slot, err := s.Acquire(bounded(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.AwaitSuccess(t, "a slot is acquired", func() (err error) {
+		slot, err = s.Acquire(bounded(t))
+		return err
+	})
 	return slot
 }
 
