@@ -58,7 +58,7 @@ type Ledger interface {
 	RecordRefusal(ctx context.Context, t stock.Take) order.Outcome
 	// Order reads an order. It returns order.ErrUnknownOrder if there is none.
 	Order(ctx context.Context, id uuid.UUID) (*order.Order, error)
-	// Now returns the time of the ledger, as well as it is known.
+	// Now returns the ledger's time, or an estimate if its clock is unknown.
 	Now() time.Time
 }
 

@@ -21,7 +21,7 @@ func TestAccept(t *testing.T) {
 	found := func(status order.Status) *order.Order {
 		return &order.Order{ID: take.OrderID, TakeID: uuid.New(), Status: status}
 	}
-	own, lost := found(order.TurnedDown), found(order.Void) // found after a fast consumer, and after the journal was lost
+	own, lost := found(order.TurnedDown), found(order.Void) // own: a fast consumer has refused the order; lost: the journal was lost
 	own.TakeID, lost.TakeID = take.TakeID, take.TakeID
 	revived := found(order.Paid)
 	revived.TakeID = (&order.Order{TakeID: take.TakeID}).NextTake()

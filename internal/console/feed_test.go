@@ -166,8 +166,8 @@ func TestSamplerSleeps(t *testing.T) {
 	})
 }
 
-// TestStreamsAreBounded checks that the number of open streams is bounded, and that a stream with
-// too slow a reader is ended.
+// TestStreamsAreBounded checks that the number of open streams is bounded, and that a stream whose
+// reader is too slow is ended.
 func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	f := testFeed(new(shelf), prometheus.NewRegistry())
@@ -323,8 +323,8 @@ func TestStockPage(t *testing.T) {
 	}
 }
 
-// TestSilentLedger reads the stock from a ledger that does not answer. The page must say so within
-// bounded time, but not if the service stops.
+// TestSilentLedger reads the stock from a ledger that does not answer. The page must show the
+// failure within bounded time, but not if the service stops.
 func TestSilentLedger(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{false, true} {

@@ -36,7 +36,7 @@ type Expiry struct {
 
 // ExpiryRound goes through the orders that are due, the oldest first, a batch at a time. It tries
 // each order once, so an order that cannot expire now does not delay younger ones. The zero value
-// begins a round. It is for one goroutine.
+// begins a round. It is not safe for concurrent use.
 type ExpiryRound struct {
 	after  duePosition // position of the last order of the round so far
 	began  time.Time   // time at which the first batch began

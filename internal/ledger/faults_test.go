@@ -702,7 +702,7 @@ func testFaults(t *testing.T, calls callsOf) {
 	}
 }
 
-// template is a file from which shelves are copied.
+// template is a database file that each shelf gets a copy of.
 type template struct {
 	path string
 	errs map[faults.Kind]error // errors of SQLite

@@ -199,8 +199,8 @@ func TestHungCalls(t *testing.T) {
 	}
 }
 
-// TestCheckEnds checks that a caller of a check does not wait longer than its context lasts, which
-// does not end the check for other callers, and that stopped checks log no failure.
+// TestCheckEnds checks that a caller of a check waits no longer than its context allows, and that
+// the check continues for other callers. Stopped checks must log no failure.
 func TestCheckEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -544,9 +544,9 @@ func TestQuietStop(t *testing.T) {
 	}
 }
 
-// TestAuditEnds checks that an audit ends with an error if its context ends while it waits to read
-// again, before or after a repair, or if a row is deleted meanwhile. It must make no calls to the
-// stores after the end.
+// TestAuditEnds checks that an audit returns an error if its context ends while it waits before
+// another read, with and without a repair before that. It must also return one if a row is deleted
+// meanwhile. It must make no calls to the stores after the end.
 func TestAuditEnds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

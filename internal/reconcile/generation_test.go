@@ -171,8 +171,8 @@ type fleet struct {
 	gates []*fakeGate
 }
 
-// newFleet returns instances that have not started. In the bubble's time, their Redis takes answer
-// to say whether scripts are loaded, and load to load them.
+// newFleet returns instances that have not started. Their Redis takes the time answer to say
+// whether scripts are loaded, and the time load to load them, on the bubble's clock.
 func newFleet(n int, answer, load time.Duration) *fleet {
 	f := &fleet{row: &ownerRow{}, redis: newRedis()}
 	for range n {

@@ -53,7 +53,7 @@ func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration)
 	return w
 }
 
-// countQuestions is a hook that counts the questions for the identity of a server.
+// countQuestions is a hook that counts the commands that ask for the identity of a server.
 func (w *watched) countQuestions(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 	err := run(ctx)
 	if cmds[0].Name() == "info" {

@@ -336,8 +336,8 @@ func (h *history) follow(s *sale) {
 	h.followActs(s)
 }
 
-// unfit returns why the last read of an order does not show what became of its units: what the
-// history lacks, or the contradiction.
+// unfit returns why the last read of an order does not show where its units are: what the history
+// lacks, or the contradiction.
 func (h *history) unfit(s *sale) (missing, fault string) {
 	reads := h.reads[s.id]
 	if len(reads) == 0 {
