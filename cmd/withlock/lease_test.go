@@ -51,7 +51,7 @@ func (l fakeLease) slot(t *testing.T) *recipe.Slot {
 	return slot
 }
 
-// TestFailedConfirmation checks that a command goes on after a confirmation has failed, and ends
+// TestFailedConfirmation checks that a command continues after a confirmation has failed, and ends
 // when the servers say that the lock is lost.
 func TestFailedConfirmation(t *testing.T) {
 	t.Parallel()

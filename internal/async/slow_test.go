@@ -192,8 +192,8 @@ func (a *abandoned) Claim(_ context.Context, _ string, limit int, _ time.Duratio
 	return a.queued[from:a.claimed], nil
 }
 
-// TestClaimsAll checks that a consumer claims all orders that others have left one batch after
-// the other. After a long fault of the database, all queued orders have been read and have failed.
+// TestClaimsAll checks that a consumer claims all orders that other consumers have read and not
+// finished, one batch after the other. There are many after a long fault of the database.
 func TestClaimsAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

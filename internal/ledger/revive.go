@@ -76,7 +76,7 @@ func (l *Ledger) bar(ctx context.Context, id uuid.UUID) error {
 	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status = ?",
 		l.db.Dialect().UUID(id), string(order.Expired))
 	if err != nil {
-		return fmt.Errorf("barring other takes of order %s: %w", id, err)
+		return fmt.Errorf("blocking other takes of order %s: %w", id, err)
 	}
 	return nil
 }

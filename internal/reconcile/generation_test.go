@@ -171,8 +171,8 @@ type fleet struct {
 	gates []*fakeGate
 }
 
-// newFleet returns instances that have not started. Their Redis takes the time answer to say
-// whether scripts are loaded, and the time load to load them, on the bubble's clock.
+// newFleet returns instances that have not started. answer is how long their Redis needs to say
+// whether scripts are loaded, and load how long it needs to load them, by the bubble's clock.
 func newFleet(n int, answer, load time.Duration) *fleet {
 	f := &fleet{row: &ownerRow{}, redis: newRedis()}
 	for range n {
