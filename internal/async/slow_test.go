@@ -208,7 +208,7 @@ func TestClaimsAll(t *testing.T) {
 	})
 }
 
-// failing is a journal in which others have always left orders, all of which fail.
+// failing is a journal in which other consumers have always left orders. All of these orders fail.
 type failing struct {
 	*pile
 	*lockedRows

@@ -26,8 +26,8 @@ const (
 // Once the SKU is open by the database's clock, it refuses no order as not open. But a change of
 // the hours through another instance may take effect up to maxHoursAge later. Once the ledger has
 // the units of an order, it does not refuse the order for lack of units. But it may still do so for
-// up to soldOut if another instance has added or returned the units, or if this one has and the
-// COMMIT had no answer.
+// up to soldOut if another instance has added or returned the units, or if this instance has
+// returned them and its COMMIT had no answer.
 //
 // It compares no clocks. It measures each time from before the request to the ledger, and the
 // ledger's answer contains the time left until the opening.

@@ -177,8 +177,8 @@ func (hungLedger) Changes(ctx context.Context, _ stock.SKU, _ stock.Change) ([]s
 	return nil, false, ctx.Err()
 }
 
-// TestHungCalls checks that background work ends if a store does not answer. Otherwise it would keep
-// its job from other instances, or other takes from their ends.
+// TestHungCalls checks that background work ends if a store does not answer. Otherwise it would
+// keep its job from other instances, or delay the ends of other takes.
 func TestHungCalls(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(ctx context.Context, r *Reconciler){

@@ -20,8 +20,8 @@ import (
 const (
 	// renewPause is the pause between two renewals of a job.
 	renewPause = time.Second
-	// claimPause is the shortest pause between two tries to claim a job, with a
-	// quarter as much again of jitter.
+	// claimPause is the shortest pause between two tries to claim a job. Up to a quarter of it is
+	// added as jitter.
 	claimPause = 800 * time.Millisecond
 	// jobCallTimeout bounds one call that renews or releases a job. It is shorter than a lease.
 	// The ledger itself bounds a claim.

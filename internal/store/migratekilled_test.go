@@ -168,8 +168,8 @@ func checkCompleted(t *testing.T, s *SQL, when string, version uint, want []stri
 	}
 }
 
-// TestMigrateUp_Dirty marks the schema of every version as MySQL's is if a migration was killed
-// after its last statement, and if one was killed before its first statement down.
+// TestMigrateUp_Dirty marks the schema of every version as dirty, as a kill leaves it on MySQL:
+// after the last statement of a migration up, and before the first statement of a migration down.
 func TestMigrateUp_Dirty(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, testenv.MariaDB(t))

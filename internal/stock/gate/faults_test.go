@@ -680,8 +680,8 @@ func TestJournal_UnreadableAnswers(t *testing.T) {
 	}
 }
 
-// TestJournalRefuses checks that a server without XAUTOCLAIM cannot have a journal, and neither can
-// a user who may not call a command of its scripts. Malformed deductions are not queued.
+// TestJournalRefuses checks that a journal is refused if the server lacks XAUTOCLAIM, or if the
+// user may not call a command of the journal's scripts. Malformed deductions are not queued.
 func TestJournalRefuses(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Redis", nil, -1)
