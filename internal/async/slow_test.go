@@ -87,8 +87,7 @@ func (p *pile) Leave(context.Context, string) error {
 	return nil
 }
 
-// lockedRows is a ledger that commits orders at once, except held ones, which it commits when they
-// are released.
+// lockedRows is a ledger that commits held orders when they are released, and all others at once.
 type lockedRows struct {
 	Ledger
 	held     map[uuid.UUID]bool

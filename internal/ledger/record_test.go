@@ -52,8 +52,8 @@ func TestDistinct(t *testing.T) {
 	}
 }
 
-// TestAcceptedOrders checks that a transaction inserts its orders by ID, so that it cannot wait for
-// another one that waits for it.
+// TestAcceptedOrders checks that a transaction inserts its orders by ID, so that no two
+// transactions wait for each other.
 func TestAcceptedOrders(t *testing.T) {
 	rs := []*recording{recordingOf("a"), recordingOf("a"), recordingOf("a")}
 	for n, id := range []byte{2, 3, 1} {

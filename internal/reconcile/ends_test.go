@@ -66,8 +66,8 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// TestRestoredToAThirdLayout checks that a superseded instance leaves the stock to its owner if the
-// ledger is restored from a backup in which a third layout has it.
+// TestRestoredToAThirdLayout restores the ledger from a backup in which a third layout owns the
+// stock. An instance that was superseded before must not take the stock over.
 func TestRestoredToAThirdLayout(t *testing.T) {
 	t.Parallel()
 	restored := ledger.Owner{Generation: 5, Layout: "earlier"}
@@ -305,8 +305,9 @@ func TestLastGeneration(t *testing.T) {
 	}
 }
 
-// TestStartIsOvertaken checks that a start that another instance overtakes reads the owner again, a
-// bounded number of times, and uses a generation that an instance of its layout raised.
+// TestStartIsOvertaken lets another instance raise the generation during a start. The start must
+// read the owner again, a bounded number of times. If the other instance has the same layout, the
+// start must use its generation.
 func TestStartIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -348,8 +349,8 @@ func TestStartIsOvertaken(t *testing.T) {
 	}
 }
 
-// TestWaitForALoadEnds checks that a start does not wait for another instance's load
-// for longer than its context lasts, and that the next one waits again.
+// TestWaitForALoadEnds checks that a start stops waiting for another instance's load when its
+// context ends, and that the next start waits again.
 func TestWaitForALoadEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -491,8 +492,8 @@ func (r *Reconciler) logged() *testenv.Buffer {
 	return log
 }
 
-// TestQuiet checks that two working instances log no warning, even while they stop, and that an
-// instance whose stores cannot be reached logs them.
+// TestQuiet checks that two working instances log no warning, even while they stop. An instance
+// whose stores cannot be reached must log warnings.
 func TestQuiet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -594,8 +595,8 @@ func TestAuditEnds(t *testing.T) {
 	}
 }
 
-// TestUncounted checks that the counts of the backlog and of refunds keep their values while
-// counting fails, which is logged, and are updated at once afterwards.
+// TestUncounted checks that the metrics of the backlog and of refunds keep their values while
+// counting fails, and are updated soon afterwards. The failures must be logged.
 func TestUncounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

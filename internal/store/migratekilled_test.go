@@ -291,8 +291,8 @@ func TestRunAgain_LostRow(t *testing.T) {
 	}
 }
 
-// TestHasRun checks that the server's errors mean that a statement has run only for the statements
-// that have these errors then.
+// TestHasRun checks for which statements each error of the server means that the statement has
+// already run.
 func TestHasRun(t *testing.T) {
 	t.Parallel()
 	const rename = "ALTER TABLE a RENAME COLUMN b TO c"

@@ -214,8 +214,8 @@ func TestWatchRedis_Cluster(t *testing.T) {
 }
 
 // TestWatchRedis_MasterLeaves checks that a master that has moved its slots to others counts as a
-// change. It becomes a replica and keeps its scripts. So if it is promoted later, it can run the
-// generation that was current when it left, even if it has lost writes.
+// change. It becomes a replica and keeps its scripts. So if this master is promoted later, it can
+// run the generation that was current when it left, although it lacks writes.
 func TestWatchRedis_MasterLeaves(t *testing.T) {
 	t.Parallel()
 	cluster, ctx := testenv.OwnRedisCluster(t, 1), t.Context() // a master's first replica changes its replication ID

@@ -279,10 +279,10 @@ func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 	return sales
 }
 
-// lostSales returns the order of an intent whose answers were lost. It is the first of the buyer's
-// orders with the intent's lines that nothing else names, in a list that ended after the first try
-// was sent. If a later list does not have such an order, lostSales returns none. Without such a
-// list, it returns an order that may exist.
+// lostSales returns the order of an intent whose answers were lost. It is the buyer's first order
+// with the intent's lines that no other call names, in a list that was read after the first try was
+// sent. If a later list does not have such an order, lostSales returns none. Without such a list,
+// it returns an order that may exist.
 func (h *history) lostSales(lost sale, tries []*Call, named map[string]bool) []*sale {
 	end := tries[0].End
 	for _, c := range tries {
