@@ -252,7 +252,7 @@ func TestRevive_EarlierTake(t *testing.T) {
 			}
 		}
 		check("expired", []stock.Take{first}, []stock.Take{lost, twin})
-		read, err := l.Order(t.Context(), expired.ID) // Resolve has barred takes of the order in this version
+		read, err := l.Order(t.Context(), expired.ID) // Resolve has blocked takes of the order in this version
 		if err != nil {
 			t.Fatal(err)
 		}
