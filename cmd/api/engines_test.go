@@ -15,7 +15,7 @@ import (
 )
 
 // refusedStart runs the service with flags that it should refuse, and returns its output and exit
-// code. If the service starts, it stops it.
+// code. If the service starts, the test stops it.
 func refusedStart(t *testing.T, flags ...string) (out string, code int) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

@@ -58,8 +58,8 @@ func (t *Tracer) Start(ctx context.Context, name string) (context.Context, Span)
 }
 
 // Group starts the span of work that is done for several traces at once. The span is a child in the
-// first of them that is recorded, so that a group of one order is in the trace of the order. It is
-// linked to the others, and they to it.
+// first of them that is recorded, so that a group of one order is in the trace of the order. The
+// span and those of the other callers are linked in both directions.
 func (t *Tracer) Group(ctx context.Context, name string, members []Span) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
