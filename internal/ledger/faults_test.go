@@ -923,9 +923,9 @@ func TestFaults_GroupDivided(t *testing.T) {
 	}
 }
 
-// TestFaults_NotBarred checks that Resolve does not report a take as refused while a revival can
+// TestFaults_NotBlocked checks that Resolve does not report a take as refused while a revival can
 // still commit it.
-func TestFaults_NotBarred(t *testing.T) {
+func TestFaults_NotBlocked(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
 	exec(t, s.healthy, "UPDATE orders SET status = 'expired' WHERE id = ?", s.healthy.Dialect().UUID(s.pending.ID))

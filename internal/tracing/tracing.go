@@ -139,7 +139,7 @@ func (t *Tracer) Of(ctx context.Context) Span {
 	return Span{}
 }
 
-// Carry returns to, which keeps its own end, as a part of the work that from belongs to.
+// Carry returns a context that ends with to and belongs to the traced work of from.
 func (t *Tracer) Carry(to, from context.Context) context.Context {
 	if t == nil {
 		return to

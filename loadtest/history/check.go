@@ -469,8 +469,8 @@ func quantity(lines []client.Line, sku string) (n int64) {
 	return n
 }
 
-// unasked returns what an answer about the SKU has that no call asked for, and the call if it is
-// known: the SKU of a refusal, or an order.
+// unasked looks for an answer that names something that no call asked for: another SKU in a refusal
+// of the SKU, or an order. It returns a description, and the call if it is known.
 func (h *history) unasked(sku string) (why string, part []Call) {
 	for i := range h.calls {
 		if c := &h.calls[i]; c.Call == Take && c.Outcome == Refused && quantity(c.Lines, sku) > 0 && quantity(c.Lines, c.SKU) == 0 {
