@@ -187,7 +187,7 @@ func (c *Client) try(ctx context.Context, r call, target, token string, body []b
 		return answer{}, fmt.Errorf("status %d, decoding the answer: %w", response.StatusCode, err)
 	}
 	if !into.complete() {
-		return answer{}, fmt.Errorf("status %d: something else than the service has answered", response.StatusCode)
+		return answer{}, fmt.Errorf("status %d: the answer is not one of the service", response.StatusCode)
 	}
 	return answer{response.StatusCode, response.Header.Get("Idempotent-Replayed") == "true"}, nil
 }
@@ -213,7 +213,7 @@ func problemOf(response *http.Response, text []byte) *Problem {
 	if mediaType != "application/problem+json" || json.Unmarshal(text, &p) != nil || p.Type == "" {
 		p = Problem{
 			Type: blank, Title: http.StatusText(response.StatusCode),
-			Detail: "The answer is not a problem document: something else than the service has answered.",
+			Detail: "The answer is not a problem document, so it does not come from the service.",
 		}
 	}
 	p.Status = response.StatusCode

@@ -37,8 +37,8 @@ type terms struct {
 	faulty bool
 }
 
-// terms returns the terms of a load. No strategy may oversell under an open load, which
-// has more stock than orders, nor behind a guard.
+// terms returns the terms of a load. No strategy may oversell with the guard, or under an open
+// load, which has more stock than orders.
 func (l *lab) terms(spec assembly.Spec, end ending) terms {
 	failing := end == crashed || end == interrupted || l.Search
 	t := terms{
@@ -60,8 +60,8 @@ func (l *lab) terms(spec assembly.Spec, end ending) terms {
 	return t
 }
 
-// guarded reports whether the ledger's guard stands behind the strategy's gate. A
-// strategy without a gate has no guard.
+// guarded reports whether the ledger's guard also checks the orders that the strategy's gate
+// admits. A strategy without a gate has no guard.
 func (l *lab) guarded(spec assembly.Spec) bool { return l.Guard && spec.HasGate() }
 
 // several reports whether several instances share the stores. With a single instance, a broken

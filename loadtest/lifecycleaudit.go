@@ -367,8 +367,8 @@ func (v *lifecycleLoad) checkClaims(ctx context.Context, stored map[string]*stor
 const windowMargin = 100 * time.Millisecond
 
 // checkLimit checks that no buyer held more coupons than the limit at any time of the load. An
-// order holds its coupon from its 201 on. It may release it when the first call that changes the
-// order is sent, or when the payment window has passed since the request.
+// order holds its coupon from its 201 on. An order may release its units when the first call that
+// changes the order is sent, or when the payment window has passed since the request.
 func (v *lifecycleLoad) checkLimit() {
 	type change struct {
 		at    time.Duration

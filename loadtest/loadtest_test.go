@@ -901,8 +901,8 @@ func openLoad(service http.Handler, s settings) (*lab, *fleet) {
 	return &lab{client: c, admin: c, display: newDisplay(io.Discard), settings: s}, &fleet{urls: s.Targets}
 }
 
-// TestSearch_Refused searches for the highest rate of a shop that refuses orders at the second rate,
-// although there is more stock.
+// TestSearch_Refused searches for the highest rate of a shop. At the second rate that the search
+// tries, the shop refuses orders although there is more stock.
 func TestSearch_Refused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -134,8 +134,8 @@ func expectRepeat(t *testing.T, rec *record, wrong bool, failed int64) {
 	}
 }
 
-// TestTogether sends two requests with one key at the same time, to two instances, and then again
-// with their answers exchanged.
+// TestTogether sends two requests with one key at the same time, to two instances. Then it
+// exchanges the answers of the instances and sends them again.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	const progressText = `{"type":"/problems/in-progress"}`

@@ -4,12 +4,11 @@
 // time from an unlock to the next grant. It starts everything it needs and leaves
 // nothing behind.
 //
-// The contenders are goroutines in child processes of this program. Each process
-// opens one locker or client. All goroutines contend for one lock and do nothing
-// while they hold it. They record when they requested the lock, got it and released
-// it, by the monotonic clock, which is the same for all processes of a machine. From
-// these records the program computes the order of the grants, and detects two
-// holders at a time, although the contenders share nothing but the lock.
+// The contenders are goroutines in child processes of this program. Each process opens one locker
+// or client. All goroutines contend for one lock and do nothing while they hold it. They record
+// when they requested the lock, got it and released it. Their clock is the monotonic one, which all
+// processes of a machine share. From these records the program computes the order of the grants,
+// and detects two holders at a time, although the contenders share nothing but the lock.
 package main
 
 import (

@@ -23,8 +23,8 @@ func down(perSecond float64) float64 {
 	return top + height*(highest-math.Log10(perSecond))/(highest-lowest)
 }
 
-// draw draws the rates of [settings.slots] over the commit time, with the colours and rules
-// of the project's other drawings. Viewers choose light or dark.
+// draw draws the rates of [settings.slots] over the commit time, with the colours of the project's
+// other drawings. The colours follow the viewer's choice of light or dark.
 func (s settings) draw(w io.Writer) {
 	fmt.Fprintf(w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13" class="plot">`+"\n", left+width+110, top+height+50)
 	fmt.Fprintf(w, "<style>%ssvg{background:var(--surface)}text{fill:var(--ink)}.r1{color:var(--bad)}.r2{color:var(--muted)}.r4{color:var(--accent)}.r8{color:var(--good)}</style>\n", palette.CSS())

@@ -33,42 +33,41 @@ const (
 	ms = time.Millisecond
 )
 
-// The simulated ways to sell. The CPU times are measured (docs/benchmarks.md and scale.md).
+// The simulated strategies. The CPU times are measured (docs/benchmarks.md and scale.md).
 // How the CPU time of the database divides into a part for each order and a part for each
 // transaction is an assumption.
 var (
-	merged = way{name: "merged", group: 128, parallel: 1, trips: 1, rows: 1, service: 40 * us, database: 20 * us, each: 150 * us}
-	lua    = way{name: "lua", group: 128, parallel: 1, trips: 1, rows: 1, service: 54 * us, redis: 14 * us, database: 20 * us, each: 150 * us}
+	merged = strategy{name: "merged", group: 128, parallel: 1, trips: 1, rows: 1, service: 40 * us, database: 20 * us, each: 150 * us}
+	lua    = strategy{name: "lua", group: 128, parallel: 1, trips: 1, rows: 1, service: 54 * us, redis: 14 * us, database: 20 * us, each: 150 * us}
 	// conditional sends one order in a transaction of several statements.
-	conditional = way{name: "conditional", group: 1, parallel: 24, trips: 4, locked: 3, rows: 1, service: 150 * us, database: 30 * us, each: 370 * us}
+	conditional = strategy{name: "conditional", group: 1, parallel: 24, trips: 4, locked: 3, rows: 1, service: 150 * us, database: 30 * us, each: 370 * us}
 )
 
 // here returns the machine of the measured points. The CPU time of the load generator was
 // measured with the bare handler. The time of a commit is calibrated: with it, the
 // simulation gives the measured rate of merged on loopback.
-func here(clients, instances int, network time.Duration) place {
-	return place{clients: clients, instances: instances, cores: 2, generator: 13 * us, network: network, commit: 100 * us}
+func here(clients, instances int, network time.Duration) setup {
+	return setup{clients: clients, instances: instances, cores: 2, generator: 13 * us, network: network, commit: 100 * us}
 }
 
 // slow returns a machine whose database delays each commit. commit is the measured duration
 // of a small transaction that runs alone there.
-func slow(instances int, commit time.Duration) place {
+func slow(instances int, commit time.Duration) setup {
 	p := here(64, instances, 0)
 	p.commit = commit
 	return p
 }
 
-// far returns a place where CPU is no limit: 64 cores, and enough clients to fill every
-// group.
-func far(instances int, commit time.Duration) place {
-	return place{clients: 512 * instances, instances: instances, cores: 64, generator: 13 * us, network: ms / 2, commit: commit}
+// far returns machines whose CPU is no limit: 64 cores, and enough clients to fill every group.
+func far(instances int, commit time.Duration) setup {
+	return setup{clients: 512 * instances, instances: instances, cores: 64, generator: 13 * us, network: ms / 2, commit: commit}
 }
 
 // measured is a load that was measured, in orders a second.
 type measured struct {
-	what string
-	way  way
-	place
+	what     string
+	strategy strategy
+	setup
 	perSecond float64
 }
 
@@ -123,15 +122,15 @@ func run(_ context.Context, args []string, stdout, _ io.Writer) error {
 	return os.WriteFile(s.Image, image.Bytes(), 0o644)
 }
 
-// simulate returns the rate at which the way w sells at the place p.
-func (s settings) simulate(w way, p place) outcome { return simulate(w, p, s.During, s.Seed) }
+// simulate returns the rate at which the strategy sells with the setup.
+func (s settings) simulate(of strategy, on setup) outcome { return simulate(of, on, s.During, s.Seed) }
 
 // predicted compares the simulation with the measured points.
 func (s settings) predicted() *table.Table {
 	t := table.New("", "strategy", "measured: orders/s", "simulated", "error", "orders in a transaction")
 	for _, m := range points {
-		o := s.simulate(m.way, m.place)
-		t.Add(m.what, "`"+m.way.name+"`", fmt.Sprintf("%.0f", m.perSecond), fmt.Sprintf("%.0f", o.perSecond),
+		o := s.simulate(m.strategy, m.setup)
+		t.Add(m.what, "`"+m.strategy.name+"`", fmt.Sprintf("%.0f", m.perSecond), fmt.Sprintf("%.0f", o.perSecond),
 			fmt.Sprintf("%+.0f %%", (o.perSecond/m.perSecond-1)*100), fmt.Sprintf("%.0f", o.group))
 	}
 	return t
@@ -155,11 +154,11 @@ func (s settings) rows() *table.Table {
 
 var slots = []int{1, 2, 4, 8}
 
-// inSlots returns the way slots: merged over n rows of a SKU. Each instance uses one of them.
-func inSlots(n int) way {
-	w := merged
-	w.name, w.rows = "slots", n
-	return w
+// inSlots returns the strategy slots: merged over n rows of a SKU. Each instance uses one of them.
+func inSlots(n int) strategy {
+	s := merged
+	s.name, s.rows = "slots", n
+	return s
 }
 
 // slots shows the rates of eight instances that sell one SKU from several rows.

@@ -17,19 +17,19 @@ import (
 func near(got, want, share float64) bool { return math.Abs(got/want-1) <= share }
 
 // TestPredicted checks the predictions of the simulation for points that it was not calibrated
-// with: one instance on loopback, a way that waits for the network, and slow commits.
+// with: one instance on loopback, a strategy that waits for the network, and slow commits.
 func TestPredicted(t *testing.T) {
 	t.Parallel()
 	for _, m := range points {
-		if m.network > 0 && (m.way.name != conditional.name || m.instances == 4) {
+		if m.network > 0 && (m.strategy.name != conditional.name || m.instances == 4) {
 			continue // not checked, because docs/scale.md shows these errors
 		}
 		share := 0.06
-		if m.way.rows > 1 {
+		if m.strategy.rows > 1 {
 			share = 0.12
 		}
-		if o := simulate(m.way, m.place, 3*time.Second, 1); !near(o.perSecond, m.perSecond, share) {
-			t.Errorf("%s, %s: %.0f, measured %.0f", m.what, m.way.name, o.perSecond, m.perSecond)
+		if o := simulate(m.strategy, m.setup, 3*time.Second, 1); !near(o.perSecond, m.perSecond, share) {
+			t.Errorf("%s, %s: %.0f, measured %.0f", m.what, m.strategy.name, o.perSecond, m.perSecond)
 		}
 	}
 }
@@ -45,11 +45,11 @@ func TestLimits(t *testing.T) {
 	if four := simulate(inSlots(4), far(8, 10*ms), time.Second, 1).perSecond; !near(four, 4*one, 0.05) {
 		t.Errorf("four rows: %.0f, one row: %.0f", four, one)
 	}
-	alone := simulate(merged, place{clients: 1, instances: 1, cores: 1, commit: ms}, time.Second, 1)
+	alone := simulate(merged, setup{clients: 1, instances: 1, cores: 1, commit: ms}, time.Second, 1)
 	if want := 1 / (merged.service + merged.each + merged.database + ms).Seconds(); !near(alone.perSecond, want, 0.05) || alone.group != 1 {
 		t.Errorf("one client: %.0f in groups of %.1f, want %.0f", alone.perSecond, alone.group, want)
 	}
-	idle := simulate(merged, place{clients: 4, instances: 4, cores: 64, network: 10 * ms}, time.Second, 1).perSecond
+	idle := simulate(merged, setup{clients: 4, instances: 4, cores: 64, network: 10 * ms}, time.Second, 1).perSecond
 	if idle > 400 { // one round trip for each order
 		t.Errorf("over 10 ms, four clients order %.0f a second", idle)
 	}

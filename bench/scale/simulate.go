@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// way is how a strategy cuts one hot SKU, as far as waiting is concerned.
-type way struct {
+// strategy is how a strategy of the service sells one hot SKU, with only what orders wait for.
+type strategy struct {
 	name string
 	// group is the maximum number of orders in a transaction, and parallel the number of
 	// transactions that an instance runs at once.
@@ -24,8 +24,8 @@ type way struct {
 	each     time.Duration // CPU of the database for a transaction
 }
 
-// place is the machines and the load that a way is simulated with.
-type place struct {
+// setup is the machines and the load that a strategy is simulated with.
+type setup struct {
 	clients   int           // each client has one order under way
 	instances int           // instances of the service
 	cores     int           // cores that everything shares, including the load generator
@@ -42,14 +42,14 @@ type outcome struct {
 
 // simulate lets the clients order for the time during, after a warm-up of a tenth of it.
 // Each CPU time and each commit varies randomly by up to a fifth, seeded by seed.
-func simulate(w way, p place, during time.Duration, seed uint64) outcome {
-	s := &world{way: w, place: p, cpu: newQueue(p.cores), random: rand.New(rand.NewPCG(seed, 0))}
-	for range w.rows {
-		s.rows = append(s.rows, newQueue(1))
+func simulate(of strategy, on setup, during time.Duration, seed uint64) outcome {
+	s := &simulation{strategy: of, setup: on, cpu: newResource(on.cores), random: rand.New(rand.NewPCG(seed, 0))}
+	for range of.rows {
+		s.rows = append(s.rows, newResource(1))
 	}
-	s.instances = make([]instance, p.instances)
-	for i := range p.clients {
-		s.client(i % p.instances)
+	s.instances = make([]instance, on.instances)
+	for i := range on.clients {
+		s.client(i % on.instances)
 	}
 	warm := during / 10
 	s.run(warm)
@@ -59,16 +59,16 @@ func simulate(w way, p place, during time.Duration, seed uint64) outcome {
 	return outcome{float64(orders) / during.Seconds(), float64(orders) / float64(max(groups, 1))}
 }
 
-// world is a simulation under way.
-type world struct {
-	way
-	place
+// simulation is a simulation under way.
+type simulation struct {
+	strategy
+	setup
 	now    time.Duration
 	events events
 	random *rand.Rand
 
-	cpu       *queue
-	rows      []*queue
+	cpu       *resource
+	rows      []*resource
 	instances []instance
 	orders    int
 	groups    int
@@ -82,7 +82,7 @@ type instance struct {
 
 // client sends orders in an endless loop. Each order passes the load generator, the service, the
 // gate and a transaction.
-func (s *world) client(i int) {
+func (s *simulation) client(i int) {
 	s.use(s.generator+s.service+s.redis, func() {
 		s.instances[i].waiting++
 		s.begin(i)
@@ -90,7 +90,7 @@ func (s *world) client(i int) {
 }
 
 // begin starts a transaction of the instance if orders wait and one may start.
-func (s *world) begin(i int) {
+func (s *simulation) begin(i int) {
 	in := &s.instances[i]
 	if in.waiting == 0 || in.underWay == s.parallel {
 		return
@@ -122,7 +122,7 @@ func (s *world) begin(i int) {
 }
 
 // lock waits for the row that instance i uses, and calls locked when it is locked.
-func (s *world) lock(i int, locked func(unlock func())) {
+func (s *simulation) lock(i int, locked func(unlock func())) {
 	if len(s.rows) == 0 {
 		locked(func() {})
 		return
@@ -132,7 +132,7 @@ func (s *world) lock(i int, locked func(unlock func())) {
 }
 
 // use waits for a core and uses it.
-func (s *world) use(d time.Duration, done func()) {
+func (s *simulation) use(d time.Duration, done func()) {
 	s.cpu.acquire(func() {
 		s.after(s.vary(d), func() {
 			s.cpu.release()
@@ -141,35 +141,35 @@ func (s *world) use(d time.Duration, done func()) {
 	})
 }
 
-func (s *world) vary(d time.Duration) time.Duration {
+func (s *simulation) vary(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*s.random.Float64()))
 }
 
-// queue is a resource with a number of places. Callers that find no free place wait, and get
-// one in the order of their calls.
-type queue struct {
+// resource is something of which a number of units can be used at once, such as cores or a row lock.
+// Callers that find no free unit wait, and get one in the order of their calls.
+type resource struct {
 	free    int
 	waiting []func()
 }
 
-func newQueue(places int) *queue { return &queue{free: places} }
+func newResource(units int) *resource { return &resource{free: units} }
 
-func (q *queue) acquire(then func()) {
-	if q.free == 0 {
-		q.waiting = append(q.waiting, then)
+func (r *resource) acquire(then func()) {
+	if r.free == 0 {
+		r.waiting = append(r.waiting, then)
 		return
 	}
-	q.free--
+	r.free--
 	then()
 }
 
-func (q *queue) release() {
-	if len(q.waiting) == 0 {
-		q.free++
+func (r *resource) release() {
+	if len(r.waiting) == 0 {
+		r.free++
 		return
 	}
-	next := q.waiting[0]
-	q.waiting = q.waiting[1:]
+	next := r.waiting[0]
+	r.waiting = r.waiting[1:]
 	next()
 }
 
@@ -198,13 +198,13 @@ func (e *events) Pop() any {
 	return last
 }
 
-func (s *world) after(d time.Duration, do func()) {
+func (s *simulation) after(d time.Duration, do func()) {
 	s.events.n++
 	heap.Push(&s.events, event{s.now + d, s.events.n, do})
 }
 
 // run carries out all events up to the given time.
-func (s *world) run(until time.Duration) {
+func (s *simulation) run(until time.Duration) {
 	for s.events.Len() > 0 && s.events.heap[0].at <= until {
 		e := heap.Pop(&s.events).(event)
 		s.now = e.at

@@ -288,8 +288,8 @@ func TestDoctor_Access(t *testing.T) {
 	expect(t, out, store.Problem, "listen", "choose another --ops-listen") // the two listeners exclude each other
 	out = examined(t, 1, "--listen", "192.0.2.1:8080", "--admin-token", testToken, "--rate-limit", "50")
 	expect(t, out, store.Problem, "listen", "an address of this machine")
-	expect(t, out, store.Warning, "access", "set --ops-listen")
-	expect(t, examined(t, 0, "--rate-burst", "5"), store.Warning, "access", "set --rate-limit")
+	expect(t, out, store.Warning, "security", "set --ops-listen")
+	expect(t, examined(t, 0, "--rate-burst", "5"), store.Warning, "security", "set --rate-limit")
 
 	_, keys := issuerKeys(t, "k-1")
 	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -307,12 +307,12 @@ func TestDoctor_Access(t *testing.T) {
 		return []string{"--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", source}
 	}
 	out = examined(t, 0, from(issuer.URL+"/keys")...)
-	expect(t, out, store.OK, "access", `"k-1"`)
-	expect(t, out, store.Warning, "access", "set --jwt-audience")
-	expect(t, examined(t, 1, from(issuer.URL+"/nowhere")...), store.Problem, "access", "404")
-	expect(t, examined(t, 1, from(issuer.URL+"/discovery")...), store.Problem, "access", "use its jwks_uri")
+	expect(t, out, store.OK, "security", `"k-1"`)
+	expect(t, out, store.Warning, "security", "set --jwt-audience")
+	expect(t, examined(t, 1, from(issuer.URL+"/nowhere")...), store.Problem, "security", "404")
+	expect(t, examined(t, 1, from(issuer.URL+"/discovery")...), store.Problem, "security", "use its jwks_uri")
 	out = examined(t, 1, from(strings.Replace("http://"+free, "//", "//user:hidden@", 1))...)
-	expect(t, out, store.Problem, "access", "connection refused")
+	expect(t, out, store.Problem, "security", "connection refused")
 	if strings.Contains(out, "hidden") {
 		t.Errorf("a password is shown:\n%s", out)
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // refusedStart runs the service with flags that it should refuse, and returns its output and exit
-// code. If the service starts, it stops it.
+// code. If the service starts, the test stops it.
 func refusedStart(t *testing.T, flags ...string) (out string, code int) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -42,8 +42,8 @@ func (s *stopWhenServing) Write(p []byte) (int, error) {
 	return s.text.Write(p)
 }
 
-// TestEngines checks that serve and the doctor agree about an engine. An engine that is not known
-// to lose its scripts is refused without the guard, and causes a warning otherwise.
+// TestEngines checks that serve and the doctor agree about an engine. An engine that may keep its
+// scripts is refused without the guard, and causes a warning with it.
 func TestEngines(t *testing.T) {
 	t.Parallel()
 	dragonfly := map[string]string{"dragonfly_version": "df-v1.40.1", "run_id": ""}

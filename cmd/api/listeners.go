@@ -128,7 +128,7 @@ func (l listeners) serveOps(c httpapi.Config, a serverFlags, served chan<- error
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), opsTimeout)
 		defer cancel()
-		_ = server.Shutdown(ctx) // a profile that is being written ends with the process
+		_ = server.Shutdown(ctx) // if a profile is still being written then, the end of the process cuts it off
 	}
 }
 

@@ -168,11 +168,11 @@ func TestTLS(t *testing.T) {
 
 	beside := examined(t, 1, "--listen", address, "--tls-cert", certFile, "--tls-key", keyFile)
 	expect(t, beside, store.Problem, "listen", "another instance serves there") // the other instance has embedded stores
-	expect(t, beside, store.OK, "access", "is valid until")
+	expect(t, beside, store.OK, "security", "is valid until")
 	broken := examined(t, 1, "--tls-cert", certFile, "--tls-key", certFile,
 		"--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", keyFile)
-	expect(t, broken, store.Problem, "access", "--tls-key")
-	expect(t, broken, store.Problem, "access", "--jwt-jwks")
+	expect(t, broken, store.Problem, "security", "--tls-key")
+	expect(t, broken, store.Problem, "security", "--jwt-jwks")
 
 	second := issueCertificate(t, certFile, keyFile, 2)
 	api.Signal(syscall.SIGHUP)

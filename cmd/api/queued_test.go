@@ -35,7 +35,7 @@ func waitStatus(t *testing.T, url, id, want string) (answer []byte) {
 }
 
 // TestQueuedContract follows queued orders over HTTP on embedded stores and on servers. Unless the
-// run is thorough, it leaves out Sentinel, with which TestContract runs.
+// run is thorough, it leaves out Sentinel, which TestContract uses.
 func TestQueuedContract(t *testing.T) {
 	t.Parallel()
 	embedded := pair{"embedded", func(*testing.T) []string { return nil }}

@@ -220,10 +220,10 @@ func queueWarning(ctx context.Context, c config, s assembly.Stores) string {
 // errCutOff means that the process ends although not all requests were answered.
 var errCutOff = errors.New("stopping: some requests were cut off")
 
-// finishRequests goes on serving for delay, so that load balancers notice that the instance is not
-// ready. Then it accepts no more connections, and waits for the answers under way. Shutting down a
-// server closes idle connections at once, which resets requests on their way. So the server first
-// answers on open connections for lastRequests.
+// finishRequests continues to serve for delay, so that load balancers notice that the instance is
+// not ready. Then it accepts no more connections, and waits for the answers under way. Shutting
+// down a server closes idle connections at once, which resets requests on their way. So the server
+// first answers on open connections for lastRequests.
 func finishRequests(server *http.Server, listener net.Listener, served <-chan error, delay time.Duration, log *slog.Logger) error {
 	if delay > 0 {
 		log.Info("draining: not ready, still accepting", "seconds", delay.Seconds())

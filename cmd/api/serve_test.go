@@ -338,7 +338,7 @@ func TestDrain(t *testing.T) {
 	c.wait()
 	c.checkStatuses(t, http.StatusCreated, http.StatusServiceUnavailable)
 	c.checkFound(t, two.URL())
-	// at rest before the take deadline, because the instance has flushed its settles
+	// the stock is at rest before the take deadline: the instance has settled its takes
 	waitAtRest(t, two.URL(), "hot")
 }
 

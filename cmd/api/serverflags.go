@@ -191,7 +191,7 @@ func (n *networks) UnmarshalText(list []byte) error {
 		case err != nil:
 			return fmt.Errorf("%q is neither an address nor a network such as 10.0.0.0/8", text)
 		case network.Addr().Is4In6(): // would match nobody
-			return fmt.Errorf("%q is a network of IPv4 addresses: write it as one, such as 10.0.0.0/8", text)
+			return fmt.Errorf("%q is an IPv4 network in the form of IPv6: write it as an IPv4 network, such as 10.0.0.0/8", text)
 		case network.Bits() == 0:
 			return fmt.Errorf("%q trusts everybody: every client could claim to be another", text)
 		}

@@ -51,7 +51,7 @@ func (l fakeLease) slot(t *testing.T) *recipe.Slot {
 	return slot
 }
 
-// TestFailedConfirmation checks that a command goes on after a confirmation has failed, and ends
+// TestFailedConfirmation checks that a command continues after a confirmation has failed, and ends
 // when the servers say that the lock is lost.
 func TestFailedConfirmation(t *testing.T) {
 	t.Parallel()
@@ -78,7 +78,7 @@ func TestFailedConfirmation(t *testing.T) {
 }
 
 // TestOverdue checks that a deadline that has passed is not moved, and that a command is killed
-// before its lease ends, however long the grace.
+// before its lease ends, even if the grace is long.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	_, orders := pipe(t)
@@ -131,7 +131,7 @@ func TestLostAtUnlock(t *testing.T) {
 }
 
 // TestGuardKillsInTime checks that the guard of a withlock that has died kills the command before
-// the lease ends, however long the grace.
+// the lease ends, even if the grace is long.
 func TestGuardKillsInTime(t *testing.T) {
 	t.Parallel()
 	g, err := startGuard(time.Hour, fakeLease{}.slot(t))

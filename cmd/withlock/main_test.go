@@ -608,8 +608,8 @@ func TestKilledBeforeTheCommand(t *testing.T) {
 	mustNotExist(t, filepath.Join(folder, "ran"))
 }
 
-// TestStoppedBeforeTheCommand checks that the command never begins if withlock is stopped before
-// that, until another process has the lock.
+// TestStoppedBeforeTheCommand stops withlock before its command begins, until another process has
+// the lock. The command must never begin.
 func TestStoppedBeforeTheCommand(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -872,8 +872,8 @@ func TestFullPipe(t *testing.T) {
 	}
 }
 
-// TestNewerOrder checks that the guard reads orders that arrived while it was stopped before it
-// acts on an older one that is due.
+// TestNewerOrder checks that the guard reads newer orders before it acts on an order that is due.
+// They may have arrived while the guard was stopped.
 func TestNewerOrder(t *testing.T) {
 	t.Parallel()
 	stdin, orders := pipe(t)

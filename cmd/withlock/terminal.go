@@ -39,10 +39,10 @@ func (t *terminal) isOurs() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// give puts the command's group into the foreground, so that it can use the terminal and
-// gets Ctrl-C directly. The command must have begun: Ctrl-C can get lost in a process that
-// is about to become another program. If the command has stopped because it used the
-// terminal before, it goes on.
+// give puts the command's group into the foreground, so that it can use the terminal and gets
+// Ctrl-C directly. The command must have begun: Ctrl-C can get lost in a process that is about to
+// become another program. If the command was stopped because it had used the terminal before, it
+// continues.
 func (t *terminal) give(group int) {
 	if t == nil || !t.isOurs() {
 		return

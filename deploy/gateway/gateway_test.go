@@ -94,8 +94,8 @@ func restocked(s *shop) {
 }
 
 // keyed checks that the gateway refuses an order with a key only after an instance has refused it,
-// and only while no instance can have accepted it since. The instances also accept orders that the
-// gateway does not see.
+// and only for as long as no instance can have accepted it. The instances also accept orders that
+// the gateway does not see.
 func keyed(s *shop) {
 	key := func(key string) []string { return []string{"Idempotency-Key", key} }
 	replayed := func(name string, first answer) {
@@ -587,8 +587,8 @@ func passesAll(s *shop) {
 var inSegments = []string{"--strategy", "segment", "--segments", "4"}
 
 // TestGateway runs every scenario at its own gateway. By default it leaves out the scenarios of
-// rate limits and of a cluster without segments. A scenario that always runs checks that instances
-// get the client's address, and a test of httpapi checks that they limit by it.
+// rate limits and of a cluster without segments. Another scenario always checks that instances get
+// the client's address, and a test of httpapi checks that they limit by this address.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	secretive := testenv.OwnRedis(t, "--requirepass", "secret", "--databases", "4")

@@ -15,8 +15,8 @@ type Parts struct {
 	Redis    string // the URL of the gate's Redis; empty with DB: one in this process, if there is a gate
 	DB       string // the URL of the ledger; empty: embedded stores, which end with the instance
 	Migrate  bool   // migrate an old or missing schema
-	// Locks are the backend of the strategy's locks. Strategies without locks use neither
-	// them nor Fence.
+	// Locks are the backend of the strategy's locks. Strategies without locks do not use Locks and
+	// Fence.
 	Locks    backends.Flags
 	Fence    bool // refuse a lock holder whose lease has ended
 	Segments int  // the number of segments of a SKU, 1 to MaxSegments; only for segmented strategies

@@ -33,9 +33,9 @@ const (
 	// maxIdle is how long an order may be with a consumer that does not finish it, before another
 	// one claims it. The orders of a killed instance wait for this time.
 	maxIdle = 5 * time.Second
-	// claimPause is the pause before the next search for orders that other consumers have left,
-	// after one that has found none, or while orders fail.
-	// watchPause is the pause between two measurements of the journal.
+	// claimPause is the pause between two searches for orders that other consumers have left, if
+	// the first has found none, or if orders fail. watchPause is the pause between two measurements
+	// of the journal.
 	claimPause, watchPause = time.Second, time.Second
 	// prunePause is the pause between two removals of consumers that are gone.
 	prunePause = time.Minute
@@ -58,7 +58,7 @@ type Ledger interface {
 	RecordRefusal(ctx context.Context, t stock.Take) order.Outcome
 	// Order reads an order. It returns order.ErrUnknownOrder if there is none.
 	Order(ctx context.Context, id uuid.UUID) (*order.Order, error)
-	// Now returns the time of the ledger, as well as it is known.
+	// Now returns the ledger's time, or an estimate if its clock is unknown.
 	Now() time.Time
 }
 

@@ -205,7 +205,7 @@ func (m *memory) RecordRefusal(_ context.Context, t stock.Take) order.Outcome {
 	if o, out := m.insert(t, order.TurnedDown); out.Committed() && o.Holds(t.TakeID) {
 		return out
 	}
-	return order.Refused(errors.New("barred"))
+	return order.Refused(errors.New("blocked"))
 }
 
 func (m *memory) Order(_ context.Context, id uuid.UUID) (*order.Order, error) {

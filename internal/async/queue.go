@@ -87,7 +87,7 @@ func (q *Queue) Order(ctx context.Context, id uuid.UUID) (*order.Order, error) {
 	return &o, nil
 }
 
-// Journal is what queueing and committing need of a journal. See gate.Journal.
+// Journal is the part of a journal that Queue and Consumer use. See gate.Journal.
 type Journal interface {
 	Queue(ctx context.Context, d stock.Deduction, at time.Time) (stock.Take, error)
 	Requeue(ctx context.Context, t stock.Take, takeID uuid.UUID) (stock.Take, error)

@@ -13,19 +13,19 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestAccept checks what becomes of a queued order after every possible answer of the ledger. It
-// must be withdrawn only if its ID has a row that bars it.
+// TestAccept checks how Accept treats a queued order after every possible answer of the ledger. It
+// must withdraw the order only if the order's ID already has a row.
 func TestAccept(t *testing.T) {
 	t.Parallel()
 	take := stock.Take{Deduction: oneUnit(), QueuedAt: time.Now()}
 	found := func(status order.Status) *order.Order {
 		return &order.Order{ID: take.OrderID, TakeID: uuid.New(), Status: status}
 	}
-	own, lost := found(order.TurnedDown), found(order.Void) // found after a fast consumer, and after the journal was lost
+	own, lost := found(order.TurnedDown), found(order.Void) // own: a fast consumer has refused the order; lost: the journal was lost
 	own.TakeID, lost.TakeID = take.TakeID, take.TakeID
 	revived := found(order.Paid)
 	revived.TakeID = (&order.Order{TakeID: take.TakeID}).NextTake()
-	barred := order.Refused(errFault)
+	blocked := order.Refused(errFault)
 	for _, test := range []struct {
 		name    string
 		unkeyed bool
@@ -36,13 +36,13 @@ func TestAccept(t *testing.T) {
 		{name: "a new key", want: "Order: committed"},
 		{name: "a fast consumer", answers: answers{found: own}, want: "Order: committed"},
 		{name: "a fast consumer, and a revival", answers: answers{found: revived}, want: "Order: committed"},
-		{name: "its own void order", answers: answers{found: lost, down: barred}, want: "Order Refusal GiveBack Finish: duplicate"},
+		{name: "its own void order", answers: answers{found: lost, down: blocked}, want: "Order Refusal GiveBack Finish: duplicate"},
 		{name: "the ledger is unreachable", answers: answers{errs: map[string]error{"Order": errFault}}, want: "Order: unknown"},
 		{name: "a live order", answers: answers{found: found(order.Pending)}, want: "Order GiveBack Finish: duplicate"},
 		{name: "a refused order", answers: answers{found: found(order.TurnedDown)}, want: "Order GiveBack Finish: duplicate"},
 		{name: "not given back", answers: answers{found: found(order.Paid), errs: map[string]error{"GiveBack": errFault}}, want: "Order GiveBack: duplicate"},
 		{name: "not finished", answers: answers{found: found(order.Paid), errs: map[string]error{"Finish": errFault}}, want: "Order GiveBack Finish: duplicate"},
-		{name: "a void order", answers: answers{found: found(order.Void), down: barred}, want: "Order Refusal GiveBack Finish: duplicate"},
+		{name: "a void order", answers: answers{found: found(order.Void), down: blocked}, want: "Order Refusal GiveBack Finish: duplicate"},
 		{name: "a void order, and a fast consumer", answers: answers{found: found(order.Void), down: order.Committed()}, want: "Order Refusal: duplicate"},
 		{name: "a void order, and the ledger becomes unreachable", answers: answers{found: found(order.Void), down: order.Unknown(errFault)}, want: "Order Refusal: duplicate"},
 	} {

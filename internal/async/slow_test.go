@@ -87,8 +87,7 @@ func (p *pile) Leave(context.Context, string) error {
 	return nil
 }
 
-// lockedRows is a ledger that commits orders at once, except held ones, which it commits when they
-// are released.
+// lockedRows is a ledger that commits held orders when they are released, and all others at once.
 type lockedRows struct {
 	Ledger
 	held     map[uuid.UUID]bool
@@ -192,8 +191,8 @@ func (a *abandoned) Claim(_ context.Context, _ string, limit int, _ time.Duratio
 	return a.queued[from:a.claimed], nil
 }
 
-// TestClaimsAll checks that a consumer claims all orders that others have left one batch after
-// the other. After a long fault of the database, all queued orders have been read and have failed.
+// TestClaimsAll checks that a consumer claims all orders that other consumers have read and not
+// finished, one batch after the other. There are many after a long fault of the database.
 func TestClaimsAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,7 +207,7 @@ func TestClaimsAll(t *testing.T) {
 	})
 }
 
-// failing is a journal in which others have always left orders, all of which fail.
+// failing is a journal in which other consumers have always left orders. All of these orders fail.
 type failing struct {
 	*pile
 	*lockedRows

@@ -166,8 +166,8 @@ func TestSamplerSleeps(t *testing.T) {
 	})
 }
 
-// TestStreamsAreBounded checks that the number of open streams is bounded, and that a stream with
-// too slow a reader is ended.
+// TestStreamsAreBounded checks that the number of open streams is bounded, and that a stream whose
+// reader is too slow is ended.
 func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	f := testFeed(new(shelf), prometheus.NewRegistry())
@@ -227,8 +227,8 @@ func (r *slowReader) SetWriteDeadline(at time.Time) error {
 	return nil
 }
 
-// TestEndOfStream checks that an ending stream has time to finish its write, and then, even if that
-// is late, to end the answer.
+// TestEndOfStream checks that an ending stream gets time to finish its write, and then time to end
+// the answer, even if the write took long.
 func TestEndOfStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := testFeed(new(shelf), prometheus.NewRegistry())
@@ -323,8 +323,8 @@ func TestStockPage(t *testing.T) {
 	}
 }
 
-// TestSilentLedger reads the stock from a ledger that does not answer. The page must say so within
-// bounded time, but not if the service stops.
+// TestSilentLedger reads the stock from a ledger that does not answer. The page must show the
+// failure within bounded time, but not if the service stops.
 func TestSilentLedger(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{false, true} {
@@ -424,8 +424,8 @@ func TestRecount(t *testing.T) {
 	})
 }
 
-// TestRecountsInTurn checks that each SKU is recounted in its turn: first those that have changed,
-// of them those that were recounted longest ago. What is remembered of them is bounded.
+// TestRecountsInTurn checks the order in which SKUs are recounted: first those that have changed,
+// and among these the one that was recounted longest ago. What is remembered of them is bounded.
 func TestRecountsInTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

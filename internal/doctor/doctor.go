@@ -52,7 +52,7 @@ func Run(ctx context.Context, o Options, asJSON bool, stdout io.Writer) error {
 	e := &examination{o: o}
 	defer e.close()
 	e.together(ctx,
-		check{"flags", e.checkFlags}, check{"listen", e.checkListen}, check{"access", e.checkAccess}, check{"redis", e.checkRedis},
+		check{"flags", e.checkFlags}, check{"listen", e.checkListen}, check{"security", e.checkSecurity}, check{"redis", e.checkRedis},
 		check{"database", e.checkDatabase}, check{"disk", e.checkDisk})
 	e.together(ctx, check{"schema", e.checkSchema}, check{"clocks", e.checkClocks})
 	ready := e.isOK("schema")

@@ -204,7 +204,7 @@ func TestUnreadable(t *testing.T) {
 	database, cache := &examination{o: o, sql: sql}, &examination{o: o, redis: client}
 	for name, run := range map[string]func(context.Context) store.Findings{
 		"schema": database.checkSchema, "the database's clock": database.checkClocks, "ledger": database.checkLedger,
-		"the clock of Redis": cache.checkClocks, "certificate": database.checkAccess,
+		"the clock of Redis": cache.checkClocks, "certificate": database.checkSecurity,
 	} {
 		if found := run(t.Context()); len(found) != 1 || found[0].Level != store.Problem {
 			t.Errorf("%s: found %+v", name, found)

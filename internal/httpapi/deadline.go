@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/gin-gonic/gin"
 )
 
 // deadlines makes contexts that end after a timeout. Requests that start within a hundredth of the
@@ -32,4 +34,16 @@ func (d *deadlines) context() context.Context {
 	context.AfterFunc(ctx, cancel)
 	d.latest.Store(&deadline{ctx, now.Add(step)})
 	return ctx
+}
+
+// readContext returns the context of a request that changes nothing. It ends when
+// the client disconnects.
+func (a *api) readContext(c *gin.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(a.withID(c, c.Request.Context()), a.RequestTimeout)
+}
+
+// writeContext returns the context of a request that changes something. It does not end when the
+// client disconnects, so that the work gets a known outcome.
+func (a *api) writeContext(c *gin.Context) context.Context {
+	return a.withID(c, a.Tracer.Carry(a.deadlines.context(), c.Request.Context()))
 }

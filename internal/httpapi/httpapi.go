@@ -110,7 +110,7 @@ type Config struct {
 	// use.
 	Draining func() bool
 	// RequestTimeout bounds the work of one request. A change gets up to a hundredth more. It must
-	// be > 0. A change goes on within this time after the client disconnects, so that its outcome
+	// be > 0. A change continues within this time after the client disconnects, so that its outcome
 	// is known.
 	RequestTimeout time.Duration
 	// Tracer starts the spans of requests. If it is nil, there are no traces.

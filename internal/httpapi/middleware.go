@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -10,9 +9,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 )
-
-// requestIDHeader is X-Request-ID in the spelling of package http.
-const requestIDHeader = "X-Request-Id"
 
 // envelope is the middleware of every request. It sets the request ID, counts and logs
 // the request, and turns a panic into an error answer.
@@ -90,42 +86,4 @@ func (a *api) logRequest(c *gin.Context, took time.Duration) {
 		attrs = append(attrs, slog.Any("error", failure.Err))
 	}
 	a.Log.LogAttrs(a.withID(c, c.Request.Context()), level, "request", attrs...)
-}
-
-// fail answers a request for which the service returned err, and logs the cause
-// of a 5xx.
-func (a *api) fail(c *gin.Context, err error) {
-	p, detail := problemOf(err)
-	a.recordFailure(c, definitions[p].status, "refusing requests as "+string(p), err)
-	a.problem(c, p, detail, extrasOf(p, err))
-}
-
-// recordFailure keeps the cause of a 5xx for the request's log line. It also logs the cause of a
-// 503 immediately, under message. It leaves that out if the client has disconnected, because a
-// disconnect makes reads fail.
-func (a *api) recordFailure(c *gin.Context, status int, message string, err error) {
-	if status < http.StatusInternalServerError {
-		return
-	}
-	_ = c.Error(err)
-	if ctx := c.Request.Context(); status == http.StatusServiceUnavailable && ctx.Err() == nil {
-		a.Log.LogAttrs(a.withID(c, ctx), slog.LevelWarn, message, slog.Any("error", err))
-	}
-}
-
-// readContext returns the context of a request that changes nothing. It ends when
-// the client disconnects.
-func (a *api) readContext(c *gin.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(a.withID(c, c.Request.Context()), a.RequestTimeout)
-}
-
-// writeContext returns the context of a request that changes something. It does not end when the
-// client disconnects, so that the work gets a known outcome.
-func (a *api) writeContext(c *gin.Context) context.Context {
-	return a.withID(c, a.Tracer.Carry(a.deadlines.context(), c.Request.Context()))
-}
-
-// withID returns ctx with the ID of the request.
-func (a *api) withID(c *gin.Context, ctx context.Context) context.Context {
-	return &identified{ctx, c.Writer.Header()[requestIDHeader][0]}
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestOps checks which paths the operators' listener serves, which the API then leaves out, and who
-// may read profiles.
+// TestOps checks which paths the operators' listener serves, that the API then does not serve them,
+// and who may read profiles.
 func TestOps(t *testing.T) {
 	public := func(c *Config) { c.AdminToken, c.Loopback = adminToken, false }
 	separate := func(c *Config) { public(c); c.SeparateOps = true }

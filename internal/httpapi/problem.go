@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"errors"
+	"log/slog"
+	"net/http"
 
 	"github.com/gin-gonic/gin"
 
@@ -78,4 +80,24 @@ func (a *api) problem(c *gin.Context, p problem, detail string, more ...extras) 
 		x = more[0]
 	}
 	answer(c, def.status, problemType, problemAnswer{"/problems/" + string(p), def.title, def.status, detail, x})
+}
+
+// fail answers a request for which the service returned err, and logs the cause of a 5xx.
+func (a *api) fail(c *gin.Context, err error) {
+	p, detail := problemOf(err)
+	a.recordFailure(c, definitions[p].status, "refusing requests as "+string(p), err)
+	a.problem(c, p, detail, extrasOf(p, err))
+}
+
+// recordFailure keeps the cause of a 5xx for the request's log line. It also logs the cause of a
+// 503 immediately, under message. It leaves that out if the client has disconnected, because a
+// disconnect makes reads fail.
+func (a *api) recordFailure(c *gin.Context, status int, message string, err error) {
+	if status < http.StatusInternalServerError {
+		return
+	}
+	_ = c.Error(err)
+	if ctx := c.Request.Context(); status == http.StatusServiceUnavailable && ctx.Err() == nil {
+		a.Log.LogAttrs(a.withID(c, ctx), slog.LevelWarn, message, slog.Any("error", err))
+	}
 }

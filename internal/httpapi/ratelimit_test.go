@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestUnusableForward checks that the log names a trusted proxy whose clients share one limit,
-// because the proxy does not send their addresses.
+// TestUnusableForward uses a trusted proxy that does not send the addresses of its clients, which
+// then share one limit. The log must name the proxy.
 func TestUnusableForward(t *testing.T) {
 	t.Parallel()
 	for forwarded, warns := range map[string]bool{"192.0.2.1:80": false, "": false, "192.0.2.1, unknown": true} {

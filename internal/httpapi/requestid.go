@@ -8,8 +8,13 @@ import (
 	"math/rand/v2"
 	"net/http"
 
+	"github.com/gin-gonic/gin"
+
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
+
+// requestIDHeader is X-Request-ID in the spelling of package http.
+const requestIDHeader = "X-Request-Id"
 
 // maxRequestID is the longest request ID that a client can set, in bytes.
 const maxRequestID = 128
@@ -56,6 +61,11 @@ func (c *identified) Value(key any) any {
 		return c.id
 	}
 	return c.Context.Value(key)
+}
+
+// withID returns ctx with the ID of the request.
+func (a *api) withID(c *gin.Context, ctx context.Context) context.Context {
+	return &identified{ctx, c.Writer.Header()[requestIDHeader][0]}
 }
 
 // RequestID returns the ID of the request that ctx belongs to, or "".

@@ -59,7 +59,7 @@ func TestTimes(t *testing.T) {
 	})
 }
 
-// TestClock checks when the database's clock counts as known, and what it shows.
+// TestClock checks when the database's clock counts as known, and which time it returns then.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

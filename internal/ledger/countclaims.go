@@ -46,7 +46,7 @@ func (l *Ledger) CountClaims(ctx context.Context, sku stock.SKU) (StockRow, erro
 	case <-counted:
 		return row, err
 	case <-ctx.Done():
-		return StockRow{}, fmt.Errorf("counting the claims on %s goes on: %w", sku, ctx.Err())
+		return StockRow{}, fmt.Errorf("still counting the claims on %s: %w", sku, ctx.Err())
 	}
 }
 

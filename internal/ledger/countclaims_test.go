@@ -419,8 +419,8 @@ func TestCountClaims_OtherLimit(t *testing.T) {
 	})
 }
 
-// TestCountClaims_SameLimitAgain checks that a limit that was removed and set again is not mistaken
-// for the earlier one, which the cutter has seen: its claims are still being counted.
+// TestCountClaims_SameLimitAgain removes a limit and sets the same limit again. The cutter has seen
+// the earlier limit, and must notice that the claims of the new one are still being counted.
 func TestCountClaims_SameLimitAgain(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, databases, func(t *testing.T, d *database) {

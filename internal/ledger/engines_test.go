@@ -136,7 +136,7 @@ func (d *database) rush(t *testing.T, c cutter.Cutter) {
 				if err == nil {
 					left, _, err = ledgers[n].Due(t.Context(), 1)
 				}
-				// A read that is no part of a transaction is not tried again: the next round reads.
+				// A read outside a transaction is not tried again: the next round reads.
 				if err != nil && !errors.Is(err, stock.ErrBusy) && !sqltx.IsRetryable(err) {
 					t.Error(err)
 					return

@@ -36,7 +36,7 @@ type Expiry struct {
 
 // ExpiryRound goes through the orders that are due, the oldest first, a batch at a time. It tries
 // each order once, so an order that cannot expire now does not delay younger ones. The zero value
-// begins a round. It is for one goroutine.
+// begins a round. It is not safe for concurrent use.
 type ExpiryRound struct {
 	after  duePosition // position of the last order of the round so far
 	began  time.Time   // time at which the first batch began
@@ -55,7 +55,7 @@ type duePosition struct {
 }
 
 // first returns the SKU whose stock row a batch waits for, or none. oldest is the oldest order of
-// the batch. The SKU is any of that order's, so that a row that sales always hold locked cannot
+// the batch. The SKU is one of that order's. Otherwise a row that sales always hold locked could
 // keep the order from expiring.
 func (r *ExpiryRound) first(oldest *order.Order) []stock.SKU {
 	if oldest == nil || len(oldest.Lines) == 0 || time.Now().Before(r.waitAfter) {
@@ -64,9 +64,9 @@ func (r *ExpiryRound) first(oldest *order.Order) []stock.SKU {
 	return []stock.SKU{oldest.Lines[rand.IntN(len(oldest.Lines))].SKU}
 }
 
-// end ends the round after a batch with the youngest due order. But if orders have failed, the
-// round continues for a while with orders that become due, so that failed orders are not tried all
-// the time.
+// end ends the round after a batch with the youngest due order. If orders have failed, the round
+// continues with orders that become due, for up to expiryRetry, so that failed orders are not tried
+// all the time.
 func (r *ExpiryRound) end() {
 	if r.failed == 0 || time.Since(r.began) >= expiryRetry {
 		*r = ExpiryRound{waitAfter: r.waitAfter}

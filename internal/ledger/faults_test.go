@@ -702,7 +702,7 @@ func testFaults(t *testing.T, calls callsOf) {
 	}
 }
 
-// template is a file from which shelves are copied.
+// template is a database file that each shelf gets a copy of.
 type template struct {
 	path string
 	errs map[faults.Kind]error // errors of SQLite
@@ -923,9 +923,9 @@ func TestFaults_GroupDivided(t *testing.T) {
 	}
 }
 
-// TestFaults_NotBarred checks that Resolve does not report a take as refused while a revival can
+// TestFaults_NotBlocked checks that Resolve does not report a take as refused while a revival can
 // still commit it.
-func TestFaults_NotBarred(t *testing.T) {
+func TestFaults_NotBlocked(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
 	exec(t, s.healthy, "UPDATE orders SET status = 'expired' WHERE id = ?", s.healthy.Dialect().UUID(s.pending.ID))
@@ -1006,8 +1006,8 @@ func TestFaults_ChangeGivenUp(t *testing.T) {
 	s.faults.Disarm()
 }
 
-// TestFaults_AlwaysRolledBack checks that a call whose tries are all rolled back reports that
-// nothing was changed, after a bounded number of tries.
+// TestFaults_AlwaysRolledBack rolls back every try of a call. After a bounded number of tries, the
+// call must report that nothing was changed.
 func TestFaults_AlwaysRolledBack(t *testing.T) {
 	t.Parallel()
 	template := openTemplate(t)
@@ -1116,8 +1116,8 @@ func TestFaults_RecordRefusal(t *testing.T) {
 	}
 }
 
-// TestFaults_VoidAgain checks that the outcome of a take stays unknown if a void order comes before
-// every try to refuse it, and that the retries are counted.
+// TestFaults_VoidAgain records a void order before every try to refuse a take. The outcome of the
+// take must stay unknown, and the retries must be counted.
 func TestFaults_VoidAgain(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)

@@ -31,12 +31,13 @@ import (
 //
 // A transaction may wait for the stock rows. So the times of the orders, which were set before, are
 // set again once the rows are locked. A transaction that is sent at once cannot set them again. It
-// takes at most transactionTimeout, and is not used if that is a large part of the payment window:
-// no order may be committed after its payment window.
+// lasts at most transactionTimeout. If that is a large part of the payment window, the transaction
+// is not sent at once, because no order may be committed after its payment window.
 //
 // If it returns no error, every recording has its outcome. After sqltx.ErrUnknownOutcome, every
-// recording has one too: unknown if it was cut, and stock.ErrBusy if it was refused because of one
-// that was cut. After any other error, no recording has an outcome, and nothing is committed.
+// recording has one too. It is unknown for a recording that was cut. It is stock.ErrBusy for one
+// that was refused because those units were cut. After any other error, no recording has an
+// outcome, and nothing is committed.
 func (l *Ledger) commitGroup(ctx context.Context, all []*recording) (rs []*recording, err error) {
 	if rs, err = l.begin(all); err != nil || len(rs) == 0 {
 		return rs, err
@@ -129,8 +130,8 @@ func acceptedOrders(rs []*recording, decisions []cutter.Decision) []*order.Order
 }
 
 // answer gives every recording its outcome after a COMMIT that returned err, which is nil or
-// ErrUnknownOutcome. err applies to the recordings that were cut. It also applies to those that
-// were refused because of them: more units may be left than it seemed.
+// ErrUnknownOutcome. err applies to the recordings that were cut. It also applies to recordings
+// that were refused for lack of units: if the COMMIT failed, more units are left.
 func answer(rs []*recording, decisions []cutter.Decision, err error) {
 	out := order.Committed()
 	if err != nil {

@@ -252,7 +252,7 @@ func TestRevive_EarlierTake(t *testing.T) {
 			}
 		}
 		check("expired", []stock.Take{first}, []stock.Take{lost, twin})
-		read, err := l.Order(t.Context(), expired.ID) // Resolve has barred takes of the order in this version
+		read, err := l.Order(t.Context(), expired.ID) // Resolve has blocked takes of the order in this version
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,8 +346,8 @@ func TestChange_PaymentTwice(t *testing.T) {
 	})
 }
 
-// TestOrders_StatusChanges checks that a list of pending orders has no order that is paid
-// between the statements that read it, if there are several.
+// TestOrders_StatusChanges pays an order between the statements that read a list of pending orders.
+// The list must not contain the order.
 func TestOrders_StatusChanges(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {

@@ -52,8 +52,8 @@ func TestDistinct(t *testing.T) {
 	}
 }
 
-// TestAcceptedOrders checks that a transaction inserts its orders by ID, so that it cannot wait for
-// another one that waits for it.
+// TestAcceptedOrders checks that a transaction inserts its orders by ID, so that no two
+// transactions wait for each other.
 func TestAcceptedOrders(t *testing.T) {
 	rs := []*recording{recordingOf("a"), recordingOf("a"), recordingOf("a")}
 	for n, id := range []byte{2, 3, 1} {
@@ -159,9 +159,9 @@ func TestPlannedGroup(t *testing.T) {
 	})
 }
 
-// TestCutFirst checks that the group after one that did not fit is decided before its orders
-// are sent: otherwise groups of which one buyer is above the limit would all be sent twice.
-// After a group that fits, the next one is sent at once again.
+// TestCutFirst checks that after a group that did not fit, the next group is decided before its
+// orders are sent. Otherwise all groups with a buyer above the limit would be sent twice. After a
+// group that fits, the next one is sent at once again.
 func TestCutFirst(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {

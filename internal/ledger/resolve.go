@@ -37,7 +37,7 @@ func (l *Ledger) Resolve(ctx context.Context, d stock.Deduction) order.Outcome {
 	}
 	found, err := l.durable(ctx, []uuid.UUID{d.OrderID})
 	if o, ok := found[d.OrderID]; ok && o.Status == order.Expired {
-		if err = l.bar(ctx, d.OrderID); err == nil {
+		if err = l.blockRevivals(ctx, d.OrderID); err == nil {
 			found, err = l.durable(ctx, []uuid.UUID{d.OrderID})
 		}
 	}

@@ -12,8 +12,8 @@ import (
 // tx commits. The outbox carries them to the gate: one change for each SKU and transaction.
 // returnUnits returns these changes. A buyer's claim falls by the units that return.
 //
-// A row of another generation keeps its epoch. The change in the outbox carries that epoch, so that
-// its owner applies it, or the next fill includes it.
+// A row of another generation keeps its epoch. The change in the outbox has that epoch: an instance
+// of its generation applies the change, or the next fill includes it.
 func (l *Ledger) returnUnits(tx *sqltx.Tx, rows []StockRow, orders ...*order.Order) (returned []stock.Change) {
 	d := tx.Dialect()
 	units, byBuyer := unitsOf(orders)

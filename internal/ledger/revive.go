@@ -70,13 +70,13 @@ func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, pa
 	})
 }
 
-// bar makes each Revive that read the order earlier fail, by raising the version of the row. It
-// waits for a Revive that is being committed.
-func (l *Ledger) bar(ctx context.Context, id uuid.UUID) error {
+// blockRevivals raises the version of the order's row, so that each Revive that has read the order
+// before fails. It waits for a Revive that is being committed.
+func (l *Ledger) blockRevivals(ctx context.Context, id uuid.UUID) error {
 	_, err := l.db.Exec(ctx, "UPDATE orders SET version = version + 1 WHERE id = ? AND status = ?",
 		l.db.Dialect().UUID(id), string(order.Expired))
 	if err != nil {
-		return fmt.Errorf("barring other takes of order %s: %w", id, err)
+		return fmt.Errorf("blocking other takes of order %s: %w", id, err)
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// waiting returns how many changes have turns or wait for them, one for each row.
+// waiting returns how many changes have turns or wait for them. A change counts once for each of
+// its rows.
 func (ts *turns) waiting() int {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

@@ -117,8 +117,8 @@ func begins(r *recording) bool {
 	return r.begun
 }
 
-// TestSlowGroupsAreOvertaken checks that later groups do not wait for a slow one, unless too many
-// are slow, and that each order gets the answer of its own group.
+// TestSlowGroupsAreOvertaken checks that later groups do not wait for a slow group, unless too many
+// groups are slow. Each order must get the answer of its own group.
 func TestSlowGroupsAreOvertaken(t *testing.T) {
 	t.Parallel()
 	inHeldGroups(t, maxSlowGroups+2, func(t *testing.T, l *Ledger, metrics prometheus.Gatherer, skus []stock.SKU, held map[stock.SKU]chan struct{}) {

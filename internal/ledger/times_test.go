@@ -144,7 +144,8 @@ func TestRecord_GivenUp(t *testing.T) {
 }
 
 // TestRecord_TimesAfterALockWait checks that the times of an order with a short payment window are
-// later than its wait for the stock row. The end of a queued order's wait must also be later.
+// later than its wait for the stock row. The time until which an order counts as queued must also
+// be later.
 func TestRecord_TimesAfterALockWait(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, servers, func(t *testing.T, d *database) {

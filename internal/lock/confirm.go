@@ -10,9 +10,9 @@ import (
 // Confirmer is a Lease that can ask the backend whether it is still held. The leases
 // of the Locker that New returns implement it.
 type Confirmer interface {
-	// Confirm asks the backend whether the lock is still held, and extends it. No other holder can
-	// be granted the lock before the returned time, unless the servers lose the lock, or the SQL
-	// connection that holds it is closed.
+	// Confirm asks the backend whether the lock is still held, and extends it. The servers grant
+	// the lock to no other holder before the returned time. The exceptions: the servers have lost
+	// the lock, or the SQL connection that holds it was closed.
 	//
 	// ErrLost means that the lock is no longer held; the error contains the reason.
 	// errors.ErrUnsupported means that the backend cannot answer. After any other error the answer

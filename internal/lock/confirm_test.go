@@ -17,7 +17,7 @@ func (g confirmed) Confirm(context.Context) (time.Time, error) {
 	return g.Until().Add(time.Minute), g.err
 }
 
-// TestConfirm checks what the backend's answer to a confirmation makes of a lease.
+// TestConfirm checks how a lease changes with the backend's answer to a confirmation.
 func TestConfirm(t *testing.T) {
 	t.Parallel()
 	expires := newExpiring(time.Hour)

@@ -304,9 +304,9 @@ func (g losesOnRelease) Release(ctx context.Context) error {
 	return g.grant.Release(ctx)
 }
 
-// TestUnwantedHandover makes a waiter give up while a grant is handed over to it, and that grant be lost
-// as it is released, or its release fail. The lost callback must not block, because Release would then
-// never return.
+// TestUnwantedHandover makes a waiter give up while a grant is handed over to it. The grant is then
+// lost while it is being released, or its release fails. The lost callback must not block, because
+// Release would then never return.
 func TestUnwantedHandover(t *testing.T) {
 	t.Parallel()
 	for want, handedOver := range map[error]func(next *fakeGrant) Grant{

@@ -32,17 +32,17 @@ const (
 
 // attempt is one take of the order.
 type attempt struct {
-	begun     bool
-	revives   bool // the take belongs to a late payment
-	looked    bool // the take has found no record in any segment
-	cut       bool
-	segment   uint8
-	recorded  bool // the gate has the take's record
-	ended     bool // the take's transaction has ended
-	committed bool
-	barred    bool // the row's version has changed since the take read the row
-	settle    bool // a settle is under way, and may arrive at any time
-	give      bool // a give is under way
+	begun      bool
+	revives    bool // the take belongs to a late payment
+	looked     bool // the take has found no record in any segment
+	cut        bool
+	segment    uint8
+	recorded   bool // the gate has the take's record
+	ended      bool // the take's transaction has ended
+	committed  bool
+	rowChanged bool // the row's version has changed since the take read the row
+	settle     bool // a settle is under way, and may arrive at any time
+	give       bool // a give is under way
 }
 
 // life is the state of the order and of the gate's counts.
@@ -128,7 +128,7 @@ func (r takeRules) take(from life, i int, do lifeDoer) {
 			switch {
 			case !a.revives && s.row == absent:
 				s.row, s.holder, a.committed, a.settle = pending, int8(i), true, true
-			case a.revives && s.row == expired && !a.barred:
+			case a.revives && s.row == expired && !a.rowChanged:
 				s.row, s.holder, a.committed, a.settle = paid, int8(i), true, true
 			default:
 				a.give = true
@@ -154,7 +154,7 @@ func (r takeRules) end(from life, i int, do lifeDoer) {
 		case s.row == expired:
 			for j := range s.attempts {
 				if b := &s.attempts[j]; b.revives && !b.ended {
-					b.barred = true
+					b.rowChanged = true
 				}
 			}
 		}

@@ -47,7 +47,7 @@ var lifecycle = []mutant{
 	{"a repeated refunded changes the payment", ledgerPayments, "WHERE id = ? AND status = ?\",\n\t\t\tstring(order.PaymentRefunded), id, string(order.PaymentRefundDue))", "WHERE id = ? AND status <> ?\",\n\t\t\tstring(order.PaymentRefunded), id, string(order.PaymentPaid))", "internal/ledger TestOrders/SQLite"},
 	{"a refused order's take is settled", resolving, "case o.Holds(d.TakeID):", "case o.Status != order.Void && o.TakeID == d.TakeID:", "internal/ledger TestResolve/SQLite"},
 	{"a revival does not look for the first take in all segments", paying, "Lines: expired.Lines, Again: true}", "Lines: expired.Lines}", "internal/protocol TestLatePaymentBeforeTheSettle/SQLite"},
-	{"an order is taken again beside its first take", "internal/stock/gate/segmented.go", "if d.Again {", "if false {", "internal/stock/gate TestTakenAgain/InProcess"},
+	{"an order is taken again beside its first take", "internal/stock/gate/segmentedgate.go", "if d.Again {", "if false {", "internal/stock/gate TestTakenAgain/InProcess"},
 	{"the ledger forgets the first take of a revived order", "internal/order/order.go", "(o.TakeID == take || follows(o.TakeID, take))", "o.TakeID == take", "internal/ledger TestRevive_EarlierTake/SQLite"},
 	{"any take precedes that of a revival", "internal/order/order.go", "bytes.HasPrefix(take[:], hash[:])", "bytes.HasPrefix(take[:], hash[:0])", "internal/ledger TestRevive_EarlierTake/SQLite"},
 	{"two revivals of an order have one take", "internal/order/order.go", "id, hash := uuid.New(), hashOf(o.TakeID)", "id, hash := uuid.Nil, hashOf(o.TakeID)", "internal/ledger TestRevive_EarlierTake/SQLite"},

@@ -195,7 +195,7 @@ func (m mutant) in(source []byte) (start int, err error) {
 	return bytes.Index(source, []byte(m.old)), nil
 }
 
-// overlay writes the mutated file and an overlay that has it, and returns its name.
+// overlay writes the mutated file, and an overlay with it, and returns the overlay's name.
 func (m mutant) overlay(t *testing.T, root string) string {
 	t.Helper()
 	source, err := os.ReadFile(filepath.Join(root, m.file))

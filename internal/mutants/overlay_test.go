@@ -19,7 +19,7 @@ type overlay struct {
 	replace      map[string]string // files by path in the module
 }
 
-// awaitFile has the bound of the waits of tests. On a mutant, most tests that wait wait in vain.
+// awaitFile defines how long tests wait for an event. On a mutant, most such events never come.
 const awaitFile = "internal/testenv/await.go"
 
 // newOverlay returns an overlay in which tests wait for an event 15 seconds instead of a minute.

@@ -11,9 +11,9 @@ const (
 	readLua     = "internal/stock/gate/read.lua"
 	writeLua    = "internal/stock/gate/write.lua"
 	inFlightLua = "internal/stock/gate/inflight.lua"
-	segmented   = "internal/stock/gate/segmented.go"
+	segmented   = "internal/stock/gate/segmentedgate.go"
 	gather      = "internal/stock/gate/gather.go"
-	readWrite   = "internal/stock/gate/readwrite.go"
+	readWrite   = "internal/stock/gate/readwritegate.go"
 	segmentsOf  = "internal/stock/gate/segments.go"
 	gateQueues  = "internal/stock/gate/skuqueues.go"
 	gateLocks   = "internal/stock/gate/locks.go"
@@ -67,7 +67,7 @@ var scripts = []mutant{
 	{"two consumers of one SKU at once", gateQueues, "qs.leases.Lock(ctx, q.name)", "qs.leases.Lock(ctx, fmt.Sprintf(\"%p\", qs))", "internal/stock/gate TestOneConsumer"},
 	{"a consumer begins while its queues are closed", gateQueues, "	if qs.closed {", "	if false {", "internal/stock/gate TestClosedQueue"},
 	{"a consumer keeps its turn", gateQueues, "time.Now().Before(end) {", "end.Before(time.Now().Add(time.Hour)) {", "internal/stock/gate TestTurnEnds"},
-	{"a take waits for its turn without a bound", "internal/stock/gate/queue.go", "context.WithTimeout(ctx, g.wait)", "context.WithCancel(ctx)", "internal/stock/gate TestQueueEnds"},
+	{"a take waits for its turn without a bound", "internal/stock/gate/queuegate.go", "context.WithTimeout(ctx, g.wait)", "context.WithCancel(ctx)", "internal/stock/gate TestQueueEnds"},
 	{"a queue closes its leases during a turn", gateQueues, "\tqs.consumers.Wait()\n", "", "internal/stock/gate TestQueueEnds"},
 	{"a queue leaves its leases open", gateQueues, "\t_ = qs.leases.Close()\n", "", "internal/stock/gate TestQueueEnds"},
 	{"a record of an earlier epoch is in flight", segmented, "|| epoch != epochOf(record, 2) {", "{", "internal/stock/gate TestLostSegment"},

@@ -172,8 +172,8 @@ func (f *wovenFile) add(m mutant, number int) error {
 	return errNotWoven
 }
 
-// recovers reports whether the function itself calls recover, which then has an effect
-// only if the function is deferred.
+// recovers reports whether the function itself calls recover. The call has an effect only if this
+// function is the deferred one.
 func recovers(body *ast.BlockStmt) (found bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -292,8 +292,8 @@ var documented = []struct {
 	{"refund due", ErrRefundDue},
 }
 
-// answerOf describes an answer: the text, the documented errors in err, whether its text names one
-// of them twice, and whether err has another cause than the failed call.
+// answerOf describes an answer: its text, the documented errors that err wraps, whether err's text
+// names one of them twice, and whether err has a cause other than the failed call.
 func answerOf(said string, err, cause error) string {
 	var answer []string
 	if said != "" {

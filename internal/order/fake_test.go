@@ -18,7 +18,7 @@ import (
 )
 
 // shop has a service over a gate, a ledger and a reconciler in memory, which implement their
-// documented contracts. A test sets their failures. It is for one goroutine.
+// documented contracts. A test sets their failures. It is not safe for concurrent use.
 type shop struct {
 	*Service
 	registry   *prometheus.Registry
@@ -532,7 +532,7 @@ func (r *fakeReconciler) update(sku stock.SKU) {
 	}
 }
 
-// fakeQueue is a queue. It is for one goroutine.
+// fakeQueue is a queue. It is not safe for concurrent use.
 type fakeQueue struct {
 	gate    *fakeGate
 	ledger  *fakeLedger

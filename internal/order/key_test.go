@@ -40,8 +40,8 @@ func TestOrderIDs(t *testing.T) {
 	}
 }
 
-// TestReplay_Queued checks that the replay of an order that was queued is answered as queued, even after
-// the ledger has recorded it with a time until which it can be paid.
+// TestReplay_Queued checks that a replay of a queued order gets the status queued and no payment
+// deadline, even after the ledger has recorded the order with one.
 func TestReplay_Queued(t *testing.T) {
 	o := Order{Status: Queued, CreatedAt: time.Now()}
 	first, replayed, err := replay(Request{Key: "key-1"}, &o)

@@ -23,10 +23,11 @@ const (
 // before the opening, or after the last unit, does not reach the stores. It is safe for concurrent
 // use.
 //
-// It never refuses an order once the SKU is open by the database's clock, unless an administrator
-// has changed the hours through another instance less than maxHoursAge ago. It never refuses an
-// order for lack of units once the ledger has them, unless less than soldOut ago another instance
-// has added or returned them, or this one has returned them without an answer to its COMMIT.
+// Once the SKU is open by the database's clock, it refuses no order as not open. But a change of
+// the hours through another instance may take effect up to maxHoursAge later. Once the ledger has
+// the units of an order, it does not refuse the order for lack of units. But it may still do so for
+// up to soldOut if another instance has added or returned the units, or if this instance has
+// returned them and its COMMIT had no answer.
 //
 // It compares no clocks. It measures each time from before the request to the ledger, and the
 // ledger's answer contains the time left until the opening.

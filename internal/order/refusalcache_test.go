@@ -150,9 +150,8 @@ func TestRefusalCache_Bound(t *testing.T) {
 	}
 }
 
-// TestPlaceBeforeTheOpening checks that requests for a SKU that the ledger refused as
-// not open reach neither gate nor ledger until it opens, and that a key is replayed
-// meanwhile.
+// TestPlaceBeforeTheOpening checks that after the ledger has refused a SKU as not open, requests
+// for the SKU reach neither gate nor ledger until it opens. Keys must be replayed meanwhile.
 func TestPlaceBeforeTheOpening(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,8 +211,8 @@ func (s *shop) mustRefuse(t *testing.T, r Request, reason error) {
 	}
 }
 
-// TestSoldOutMemory checks which requests reach the ledger after it said that a SKU is sold
-// out, and until when.
+// TestSoldOutMemory checks which requests reach the ledger after it has refused a SKU as sold out,
+// and for how long the others do not.
 func TestSoldOutMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

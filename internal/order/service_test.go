@@ -205,8 +205,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestUnreadReplay checks that a request is not refused while it is unknown whether its key has an
-// order. The answer must have both causes.
+// TestUnreadReplay checks that a request is answered unavailable, and not refused, if its key
+// cannot be looked up. The answer must have both causes.
 func TestUnreadReplay(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

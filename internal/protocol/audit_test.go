@@ -231,8 +231,8 @@ func wantKinds(d damage, i *instance) []reconcile.Kind {
 	return d.want
 }
 
-// TestTakeOutlivesRepair checks that a take from before a repair cannot commit after it, because
-// the repair did not count its units. The request must take again.
+// TestTakeOutlivesRepair checks that a take that was cut before a repair cannot commit after it,
+// because the repair has put the take's units for sale again. The request must take again.
 func TestTakeOutlivesRepair(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {

@@ -76,10 +76,9 @@ func (e evidence) checkJournal() error {
 	return nil
 }
 
-// checkAccepted checks that every accepted order is in the ledger with the buyer and
-// the lines of its request, and that all requests with one key got the same order. An
-// order that was answered while it was queued may be refused in the end, and then its key
-// may get another one.
+// checkAccepted checks that every accepted order is in the ledger with the buyer and the lines of
+// its request, and that all requests with one key got the same order. An order that was answered
+// while it was queued may be refused in the end. Then its key may get another order.
 func (e evidence) checkAccepted() error {
 	var errs []error
 	first := make(map[string]uuid.UUID)

@@ -128,7 +128,7 @@ func (r *rig) run(ctx context.Context, row faultRow) (statements, commands int, 
 	var locks redislock.Options
 	if len(row.redis) > 0 {
 		locks.Lease = lostUnlockLease
-	} // otherwise no unlock is lost, and a slow machine must lose no lock
+	} // without faults in Redis, the default lease: a slow machine must not lose the lock
 	for range 2 {
 		var i *instance
 		err := testenv.Poll(testenv.Patience, func() (err error) { // the previous run may have left a broken connection

@@ -267,9 +267,9 @@ func TestLatePaymentBeforeTheSettle(t *testing.T) {
 	})
 }
 
-// TestLatePayment_Undelivered pays an order late whose units have returned to the ledger, but not
-// to the gate: the instance that expired the order was killed after its commit. Another instance
-// may have been killed during a refill before that.
+// TestLatePayment_Undelivered pays an expired order late. Its units have returned to the ledger,
+// but not to the gate, because the instance that expired the order was killed after its commit. In
+// some rounds another instance was killed before that, during a refill.
 func TestLatePayment_Undelivered(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {

@@ -279,8 +279,9 @@ func voided(t *testing.T, i *instance, o order.Order) {
 	}
 }
 
-// TestQueuedOrderIsVoid gives a queued order's ID a void order. The queued order was acknowledged,
-// so it must still be found, and end as refused. Its key must then lead to another order.
+// TestQueuedOrderIsVoid records a void order under the ID of a queued order. The queued order was
+// acknowledged, so requests must still find it until it ends as refused. Its key must then lead to
+// another order.
 func TestQueuedOrderIsVoid(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {

@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestTakeOutlivesRefill checks that a take from before a data loss of Redis cannot commit after
-// the refill, which did not count its units. The request must take again. A Redis with another run
-// ID must be refilled even if no count is missing.
+// TestTakeOutlivesRefill checks that a take that was cut before Redis lost its data cannot commit
+// after the refill, because the refill has put the take's units for sale again. The request must
+// take again. A Redis with another run ID must be refilled even if no count is missing.
 func TestTakeOutlivesRefill(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(1), func(t *testing.T, s *shop) {

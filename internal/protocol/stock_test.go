@@ -348,8 +348,9 @@ func TestShrinkIsSeen(t *testing.T) {
 	})
 }
 
-// TestShrinkOutlivesRefill checks that a shrink taken at the gate before a refill cannot commit
-// after the refill, which did not count its units. The shrink must take again.
+// TestShrinkOutlivesRefill checks that a shrink that was taken at the gate before a refill cannot
+// commit after it, because the refill has put the shrink's units for sale again. The shrink must
+// take again.
 func TestShrinkOutlivesRefill(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, withServer(0), func(t *testing.T, s *shop) {

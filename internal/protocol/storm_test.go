@@ -283,7 +283,7 @@ func (s *stormRun) tryDrain(ctx context.Context) error {
 
 // send sends the requests of the wave.
 func (s *stormRun) send(ctx context.Context, w wave) {
-	for _, v := range w.visits {
+	for _, v := range w.requests {
 		i := s.instances[v.at]
 		s.clients.Go(func() {
 			time.Sleep(v.after)
@@ -332,7 +332,7 @@ func (s *stormRun) judge(ctx context.Context) error {
 	}
 	s.note("the storm is over")
 	retried := make(map[string]bool)
-	for _, v := range s.visits() {
+	for _, v := range s.requests() {
 		if v.Key == "" || retried[v.Buyer] {
 			continue
 		}
@@ -347,10 +347,10 @@ func (s *stormRun) judge(ctx context.Context) error {
 	return s.settle(ctx, selling, s.scenario, e)
 }
 
-// visits returns all requests of the storm.
-func (s *stormRun) visits() (all []visit) {
+// requests returns all requests of the storm.
+func (s *stormRun) requests() (all []buyerRequest) {
 	for _, w := range s.storm.waves {
-		all = append(all, w.visits...)
+		all = append(all, w.requests...)
 	}
 	return all
 }

@@ -29,7 +29,7 @@ type storm struct {
 // under way.
 type wave struct {
 	launches []launch // launches of one strategy, one after the other
-	visits   []visit
+	requests []buyerRequest
 	faults   []waveFault
 	pause    time.Duration // pause before the next wave
 }
@@ -37,8 +37,8 @@ type wave struct {
 // launch is the start of an instance.
 type launch struct{ strategy string }
 
-// visit is a request of a buyer.
-type visit struct {
+// buyerRequest is a request of a buyer.
+type buyerRequest struct {
 	order.Request
 	at       int           // number of the instance
 	after    time.Duration // time since the wave began
@@ -196,7 +196,7 @@ func (d *drawing) addWave(buyers int, launches ...launch) {
 			times = 1
 		}
 		for range times {
-			w.visits = append(w.visits, visit{
+			w.requests = append(w.requests, buyerRequest{
 				Request: r, at: d.instanceFrom(from), after: time.Duration(d.IntN(40)) * time.Millisecond,
 				patience: time.Duration(20+d.IntN(3000)) * time.Millisecond,
 			})

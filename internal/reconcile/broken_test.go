@@ -128,8 +128,8 @@ func flush(t *testing.T, s *shop) {
 	}
 }
 
-// breaking breaks a call that do makes, and returns its name, or "" if there are fewer calls. If do
-// does not wait as long as its context lasts, it must end before.
+// breaking breaks a call that do makes, and returns its name, or "" if there are fewer calls. If
+// waits is false, do must return before its context ends.
 func (s *shop) breaking(t *testing.T, n int, kind faults.Kind, waits bool, do func(ctx context.Context, s *shop) error) (broken string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*sweepTimeout)

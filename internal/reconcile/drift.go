@@ -223,8 +223,8 @@ func (r *Reconciler) refillDrifted(ctx context.Context, sku stock.SKU, seen diff
 }
 
 // recordedUnits adds up the units in the records of takes in flight, by SKU. A take of several SKUs
-// has a record for each of them, some of which may be lost. If there are more than maxCounted
-// takes, counted is false.
+// has a record for each of them. Some of these records may be lost. If there are more than
+// maxCounted takes, counted is false.
 func (r *Reconciler) recordedUnits(ctx context.Context, skus []stock.SKU) (units map[stock.SKU]int64, counted bool, err error) {
 	if len(skus) == 0 {
 		return nil, true, nil

@@ -276,8 +276,8 @@ func (l *pagedLedger) RowsOf(ctx context.Context, skus []stock.SKU) ([]ledger.St
 	return l.fakeLedger.RowsOf(ctx, skus)
 }
 
-// TestSecondLook_Pages checks that one step reads at most a page of the SKUs that wait for a second
-// check, and a sweep reads all of them in pages.
+// TestSecondLook_Pages checks that a step reads at most one page of the SKUs that need a second
+// check. A sweep must read all of them, page by page.
 func TestSecondLook_Pages(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(ctx context.Context, r *Reconciler) error{
@@ -400,8 +400,8 @@ type ownedLocal struct{ lock.Local }
 
 func (ownedLocal) Close() error { return nil }
 
-// TestVoidRecords checks that a take whose record of one SKU is void does not count for
-// that SKU, so that SKUs without a difference are not refilled.
+// TestVoidRecords checks that the void record of a take does not count for its SKU, so that no SKU
+// without a difference is refilled.
 func TestVoidRecords(t *testing.T) {
 	t.Parallel()
 	server, err := store.OpenInProcessRedis(t.Context())

@@ -66,8 +66,8 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// TestRestoredToAThirdLayout checks that a superseded instance leaves the stock to its owner if the
-// ledger is restored from a backup in which a third layout has it.
+// TestRestoredToAThirdLayout restores the ledger from a backup in which a third layout owns the
+// stock. An instance that was superseded before must not take the stock over.
 func TestRestoredToAThirdLayout(t *testing.T) {
 	t.Parallel()
 	restored := ledger.Owner{Generation: 5, Layout: "earlier"}
@@ -177,8 +177,8 @@ func (hungLedger) Changes(ctx context.Context, _ stock.SKU, _ stock.Change) ([]s
 	return nil, false, ctx.Err()
 }
 
-// TestHungCalls checks that background work ends if a store does not answer. Otherwise it would keep
-// its job from other instances, or other takes from their ends.
+// TestHungCalls checks that background work ends if a store does not answer. Otherwise it would
+// keep its job from other instances, or delay the ends of other takes.
 func TestHungCalls(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(ctx context.Context, r *Reconciler){
@@ -199,8 +199,8 @@ func TestHungCalls(t *testing.T) {
 	}
 }
 
-// TestCheckEnds checks that a caller of a check does not wait longer than its context lasts, which
-// does not end the check for other callers, and that stopped checks log no failure.
+// TestCheckEnds checks that a caller of a check waits no longer than its context allows, and that
+// the check continues for other callers. Stopped checks must log no failure.
 func TestCheckEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -305,8 +305,9 @@ func TestLastGeneration(t *testing.T) {
 	}
 }
 
-// TestStartIsOvertaken checks that a start that another instance overtakes reads the owner again, a
-// bounded number of times, and uses a generation that an instance of its layout raised.
+// TestStartIsOvertaken lets another instance raise the generation during a start. The start must
+// read the owner again, a bounded number of times. If the other instance has the same layout, the
+// start must use its generation.
 func TestStartIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -348,8 +349,8 @@ func TestStartIsOvertaken(t *testing.T) {
 	}
 }
 
-// TestWaitForALoadEnds checks that a start does not wait for another instance's load
-// for longer than its context lasts, and that the next one waits again.
+// TestWaitForALoadEnds checks that a start stops waiting for another instance's load when its
+// context ends, and that the next start waits again.
 func TestWaitForALoadEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -491,8 +492,8 @@ func (r *Reconciler) logged() *testenv.Buffer {
 	return log
 }
 
-// TestQuiet checks that two working instances log no warning, even while they stop, and that an
-// instance whose stores cannot be reached logs them.
+// TestQuiet checks that two working instances log no warning, even while they stop. An instance
+// whose stores cannot be reached must log warnings.
 func TestQuiet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -544,9 +545,9 @@ func TestQuietStop(t *testing.T) {
 	}
 }
 
-// TestAuditEnds checks that an audit ends with an error if its context ends while it waits to read
-// again, before or after a repair, or if a row is deleted meanwhile. It must make no calls to the
-// stores after the end.
+// TestAuditEnds checks that an audit returns an error if its context ends while it waits before
+// another read, with and without a repair before that. It must also return one if a row is deleted
+// meanwhile. It must make no calls to the stores after the end.
 func TestAuditEnds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -594,8 +595,8 @@ func TestAuditEnds(t *testing.T) {
 	}
 }
 
-// TestUncounted checks that the counts of the backlog and of refunds keep their values while
-// counting fails, which is logged, and are updated at once afterwards.
+// TestUncounted checks that the metrics of the backlog and of refunds keep their values while
+// counting fails, and are updated soon afterwards. The failures must be logged.
 func TestUncounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

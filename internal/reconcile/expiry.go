@@ -28,7 +28,7 @@ const (
 	expiryTimeout = 10 * time.Second
 )
 
-// expiry is the job that expires orders. It is for one goroutine.
+// expiry is the job that expires orders. It is not safe for concurrent use.
 type expiry struct {
 	*Reconciler
 	round   ledger.ExpiryRound // state of the current round

@@ -141,9 +141,9 @@ func TestStoreChangesDuringARaise(t *testing.T) {
 	}
 }
 
-// TestRestoredBelowTheMark checks that an instance whose ledger was restored to an earlier generation
-// than the mark logs that, and raises a generation above the mark's: the gate may have counts of all
-// generations up to it.
+// TestRestoredBelowTheMark restores a ledger to an earlier generation than the mark's. The instance
+// must log that, and raise the generation above the mark's, because the gate may have counts of all
+// generations up to that one.
 func TestRestoredBelowTheMark(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(r *Reconciler) error{
@@ -171,8 +171,8 @@ type fleet struct {
 	gates []*fakeGate
 }
 
-// newFleet returns instances that have not started. In the bubble's time, their Redis takes answer
-// to say whether scripts are loaded, and load to load them.
+// newFleet returns instances that have not started. answer is how long their Redis needs to say
+// whether scripts are loaded, and load how long it needs to load them, by the bubble's clock.
 func newFleet(n int, answer, load time.Duration) *fleet {
 	f := &fleet{row: &ownerRow{}, redis: newRedis()}
 	for range n {
@@ -242,8 +242,8 @@ func (f *fleet) sell(t *testing.T, g *generations) {
 	}
 }
 
-// TestSlowLoad checks that instances that start at once raise the generation once, and once more if
-// they then lose their scripts, even if their Redis is slow.
+// TestSlowLoad starts several instances at once, on a near Redis and on a far one. They must raise
+// the generation once, and once more after Redis has lost the scripts.
 func TestSlowLoad(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -273,8 +273,8 @@ func TestSlowLoad(t *testing.T) {
 	}
 }
 
-// TestLostAgain checks that a generation whose scripts are lost soon after they were loaded
-// is waited for no longer than for a load.
+// TestLostAgain loses the scripts of a generation soon after they were loaded. An instance must
+// wait for them no longer than for a load.
 func TestLostAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -316,8 +316,8 @@ func TestUnansweredLook(t *testing.T) {
 	})
 }
 
-// TestLoadsFail checks that an instance whose loads fail pauses between two raises, as it
-// does for the loads of others.
+// TestLoadsFail checks that an instance whose loads fail waits between two raises as long as it
+// would wait for another instance's load.
 func TestLoadsFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 const (
 	// renewPause is the pause between two renewals of a job.
 	renewPause = time.Second
-	// claimPause is the shortest pause between two tries to claim a job, with a
-	// quarter as much again of jitter.
+	// claimPause is the shortest pause between two tries to claim a job. Up to a quarter of it is
+	// added as jitter.
 	claimPause = 800 * time.Millisecond
 	// jobCallTimeout bounds one call that renews or releases a job. It is shorter than a lease.
 	// The ledger itself bounds a claim.
@@ -39,11 +39,11 @@ type JobLedger interface {
 // work does no harm: the work's own transactions check the job's token, and the rest of the work
 // may run twice. jobs is safe for concurrent use.
 type jobs struct {
-	ledger  JobLedger
-	holder  string
-	barred  *atomic.Bool // while true, this instance must not hold jobs
-	log     *slog.Logger
-	metrics jobMetrics
+	ledger     JobLedger
+	holder     string
+	superseded *atomic.Bool // another layout owns the stock, so this instance must not hold jobs
+	log        *slog.Logger
+	metrics    jobMetrics
 }
 
 // step does a part of a job's work. It returns how long to wait before the next step. After an
@@ -62,7 +62,7 @@ func newHolder() string {
 func (j *jobs) run(ctx context.Context, name string, do step, idle func()) {
 	defer idle()
 	for ctx.Err() == nil {
-		if j.barred.Load() {
+		if j.superseded.Load() {
 			idle()
 		} else {
 			held, err := j.ledger.ClaimJob(ctx, name, j.holder)
@@ -96,7 +96,7 @@ func (j *jobs) work(ctx context.Context, held ledger.Job, do step) {
 		j.metrics.held.WithLabelValues(held.Name).Set(0) // reset the metric before another instance can claim the job
 		j.release(ctx, held)
 	}()
-	for working.Err() == nil && !j.barred.Load() {
+	for working.Err() == nil && !j.superseded.Load() {
 		pause, err := do(working, held)
 		if err != nil { // another instance may be able to reach the stores
 			if !errors.Is(err, ledger.ErrJobLost) && working.Err() == nil {

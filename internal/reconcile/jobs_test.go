@@ -135,9 +135,9 @@ func (t *fakeJobs) ClockKnown() error                      { return t.called(con
 // runner is an instance that runs a job.
 type runner struct {
 	*jobs
-	steps  chan ledger.Job // receives the job at each step
-	stop   func()          // stops the instance and waits until it has stopped
-	barred atomic.Bool
+	steps      chan ledger.Job // receives the job at each step
+	stop       func()          // stops the instance and waits until it has stopped
+	superseded atomic.Bool
 }
 
 // startRunner starts an instance that runs a job. A step takes 10 ms.
@@ -145,7 +145,7 @@ func startRunner(t *testing.T, table JobLedger) *runner {
 	t.Helper()
 	r := &runner{steps: make(chan ledger.Job, 10_000)}
 	r.jobs = &jobs{
-		ledger: table, holder: newHolder(), barred: &r.barred, log: slog.New(slog.DiscardHandler),
+		ledger: table, holder: newHolder(), superseded: &r.superseded, log: slog.New(slog.DiscardHandler),
 		metrics: newJobMetrics(promauto.With(nil)),
 	}
 	r.stop = testenv.Background(t, func(ctx context.Context) {
@@ -216,7 +216,7 @@ func TestJobHandover(t *testing.T) {
 		within time.Duration
 	}{
 		"it stops":                  {func(r *runner, _ *atomic.Bool) { r.stop() }, poll},
-		"another layout takes over": {func(r *runner, _ *atomic.Bool) { r.barred.Store(true) }, poll + 10*time.Millisecond},
+		"another layout takes over": {func(r *runner, _ *atomic.Bool) { r.superseded.Store(true) }, poll + 10*time.Millisecond},
 		"it can no longer renew":    {func(_ *runner, killed *atomic.Bool) { killed.Store(true) }, ledger.JobLease + poll},
 	} {
 		t.Run(name, func(t *testing.T) {

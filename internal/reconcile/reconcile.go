@@ -156,7 +156,7 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 		comparison:   comparison{rechecks: make(map[stock.SKU]recheck)},
 		open:         make(chan *openTake, maxOpenTakes),
 	}
-	r.jobs = &jobs{ledger: l, holder: newHolder(), barred: &r.generations.superseded, log: o.Log, metrics: m.jobs}
+	r.jobs = &jobs{ledger: l, holder: newHolder(), superseded: &r.generations.superseded, log: o.Log, metrics: m.jobs}
 	m.jobs.expect(expiryJob)
 	if counter != nil {
 		m.jobs.expect(outboxJob)

@@ -52,7 +52,8 @@ func (r *Reconciler) recoverNext(ctx context.Context, cursor string) (next strin
 // The ways in which a take that was left in flight can end.
 const settled, given = "settled", "given"
 
-// recoverTake finds out what became of a take left in flight, and ends it. It returns how.
+// recoverTake resolves a take that was left in flight: it settles the take or gives it back, and
+// returns which of the two.
 func (r *Reconciler) recoverTake(ctx context.Context, t stock.Take) (ended string, err error) {
 	switch out := r.ledger.Resolve(ctx, t.Deduction); {
 	case out.Committed():

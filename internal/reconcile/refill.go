@@ -110,8 +110,8 @@ func (r *Reconciler) fill(ctx context.Context, raised ...ledger.StockRow) (fille
 
 // refillAfterGuardRefusal refills a SKU whose gate admitted units that the ledger does not have,
 // unless it has been refilled since the take. It does so at most once a second for each SKU. If the
-// gate has no more than the ledger, recovery gave this take back while it waited for its
-// transaction, and another order has its units.
+// gate has no more units than the ledger, it does not refill: recovery gave this take back while it
+// waited for its transaction, and another order has its units.
 func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, reason error) {
 	var refusal *stock.Refusal
 	if !errors.As(reason, &refusal) || r.limiter.Take(refusal.SKU, time.Now()) > 0 {

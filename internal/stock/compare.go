@@ -26,9 +26,9 @@ type Comparison struct {
 //
 // If all counts are correct, the row's available is the sum of the gate's available, the units
 // taken and not committed, and the undelivered units. Two of these numbers are known only within
-// bounds. The units taken and not committed are between 0 and the units in flight. The row's
-// available at the time of the gate's count is between after's and before's, because it only falls
-// while nothing is added. An available below 0 counts as 0, because a fill also treats it as 0.
+// bounds. The units taken and not committed are between 0 and the units in flight. Available only
+// falls while nothing is added. So at the time of the gate's count, the row's available was between
+// those of before and after. An available below 0 counts as 0, because a fill also treats it as 0.
 func Compare(before Units, gate *Level, after Units) Comparison {
 	c := Comparison{
 		Oversold: max(0, after.Held-after.Total),

@@ -42,8 +42,8 @@ type redisEngine struct {
 	key  string // the engine's version is in the field KEY_version of INFO's section server
 	name string
 	// forgets is the first major version that neither saves scripts nor copies them to replicas.
-	// Generations rely on that (section 4 of docs/protocol.md). 0 means that no version is known to
-	// do so.
+	// Generations rely on that (section 4 of docs/protocol.md). 0 means that no such version is
+	// known.
 	forgets int
 	// watched means that versions before forgets get a new run ID when they restart. WatchRedis
 	// notices that within a second.
@@ -69,8 +69,8 @@ type redisServer struct {
 }
 
 // recogniseRedis returns the engine that INFO names in its section server, and its version.
-// redis_version is only what an engine is compatible with: another engine says so in a
-// field of its own.
+// redis_version is only the version of Redis that an engine is compatible with. An engine other
+// than Redis has its own version in another field.
 func recogniseRedis(fields map[string]string) (e redisEngine, version string) {
 	key := strings.ToLower(fields["server_name"])
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
@@ -109,7 +109,7 @@ func majorOf(version string) int {
 const fixScripts = "use Redis 7 or later, or Valkey"
 
 // unsafeScripts describes the risk of a server that keeps scripts. It is empty if the server does
-// not keep them. refused means that the guard must be on.
+// not keep them. refused means that the service refuses to use the server without the guard.
 func (s redisServer) unsafeScripts() (text string, refused bool) {
 	switch {
 	case s.forgetsScripts():

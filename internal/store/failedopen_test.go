@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestFailedOpen checks that a database that cannot be opened, or not for a migration, leaves no
-// open pool behind. An open pool has a goroutine, with which the bubble of the test cannot end.
+// TestFailedOpen checks that no pool stays open if a database cannot be opened, or cannot be opened
+// for a migration. An open pool has a goroutine, and the test's bubble cannot end before its
+// goroutines.
 func TestFailedOpen(t *testing.T) {
 	t.Parallel()
 	nobody := closedPort(t)

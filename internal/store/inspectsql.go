@@ -112,7 +112,7 @@ func mysqlDurability(target string, v map[string]string) (found Findings) {
 		found.Warn("set it to 1", "%s runs with sync_binlog=%s: after a crash of the machine, replicas may differ from it", target, v["sync_binlog"])
 	}
 	if v["innodb_doublewrite"] == "OFF" {
-		found.Warn("set it to ON, unless the file system writes pages whole", "%s runs with innodb_doublewrite=OFF: a crash may damage pages", target)
+		found.Warn("set it to ON, unless the file system writes each page completely or not at all", "%s runs with innodb_doublewrite=OFF: a crash may damage pages", target)
 	}
 	return found
 }
@@ -176,7 +176,7 @@ func postgresDurability(target string, v map[string]string) (found Findings) {
 		found.Problem(fixDurability, "%s runs with fsync=off: a crash of the machine may destroy the database", target)
 	}
 	if v["full_page_writes"] == "off" {
-		found.Warn("set it to on, unless the file system writes pages whole", "%s runs with full_page_writes=off: a crash may damage pages", target)
+		found.Warn("set it to on, unless the file system writes each page completely or not at all", "%s runs with full_page_writes=off: a crash may damage pages", target)
 	}
 	standby := v["synchronous_standby_names"] != ""
 	switch commit := v["synchronous_commit"]; {

@@ -21,7 +21,8 @@ var errSilent = errors.New("the server does not answer")
 
 // WhileAnswering runs do and pings the server meanwhile. The statements of do may take longer than
 // the server may be silent. The context of do ends when ctx does, or when no ping has been answered
-// within the bound. In the second case, an error of do says so.
+// within the bound. In the second case, an error of do is returned with the error that the server
+// does not answer.
 func (s *SQL) WhileAnswering(ctx context.Context, bound time.Duration, do func(ctx context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var pings sync.WaitGroup

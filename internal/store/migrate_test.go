@@ -242,8 +242,9 @@ func TestMigrate_ForeignVersion(t *testing.T) {
 	})
 }
 
-// TestMigrate_CountedClaims checks that a buyer limit whose claims are being counted remains one,
-// even if the migration was killed before it converted the rows.
+// TestMigrate_CountedClaims migrates a buyer limit whose claims are being counted. The limit must
+// be kept, and its claims must still be marked as being counted, even if the migration was killed
+// before it converted the rows.
 func TestMigrate_CountedClaims(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {

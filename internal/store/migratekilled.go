@@ -39,9 +39,10 @@ func (d *stepDriver) prepare(ctx context.Context) (err error) {
 }
 
 // complete ends a migration that was killed, either up to the dirty version or down to it from the
-// next version. In both cases the migrations up to both versions, run from their beginnings, lead
-// to the next version: complete passes over the statements that the server refuses because they
-// have already run, and the others must be safe to run again. It returns the version reached.
+// next version. In both cases, complete runs the migrations up to both versions from their
+// beginnings, which leads to the next version. It passes over statements that the server refuses
+// because they have already run. All other statements must be safe to run again. It returns the
+// version reached.
 func (d *stepDriver) complete(ctx context.Context, version int) (int, error) {
 	next := min(version+1, d.latest)
 	for number := max(version, 1); number <= next; number++ {

@@ -168,8 +168,8 @@ func checkCompleted(t *testing.T, s *SQL, when string, version uint, want []stri
 	}
 }
 
-// TestMigrateUp_Dirty marks the schema of every version as MySQL's is if a migration was killed
-// after its last statement, and if one was killed before its first statement down.
+// TestMigrateUp_Dirty marks the schema of every version as dirty, as a kill leaves it on MySQL:
+// after the last statement of a migration up, and before the first statement of a migration down.
 func TestMigrateUp_Dirty(t *testing.T) {
 	t.Parallel()
 	s := migrated(t, testenv.MariaDB(t))
@@ -291,8 +291,8 @@ func TestRunAgain_LostRow(t *testing.T) {
 	}
 }
 
-// TestHasRun checks that the server's errors mean that a statement has run only for the statements
-// that have these errors then.
+// TestHasRun checks for which statements each error of the server means that the statement has
+// already run.
 func TestHasRun(t *testing.T) {
 	t.Parallel()
 	const rename = "ALTER TABLE a RENAME COLUMN b TO c"

@@ -173,7 +173,7 @@ func addresses(hosts []string, port string) ([]string, error) {
 
 func singleRedis(u *url.URL, hosts []string) (redis.UniversalClient, string, error) {
 	if len(hosts) != 1 {
-		return nil, "", errors.New("redis:// takes one host; several are redis+sentinel:// or redis+cluster://")
+		return nil, "", errors.New("redis:// allows only one host; for several use redis+sentinel:// or redis+cluster://")
 	}
 	if _, err := addresses(hosts, redisDefaultPort); err != nil {
 		return nil, "", err

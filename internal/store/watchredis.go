@@ -13,7 +13,7 @@ import (
 )
 
 // WatchRedis calls changed whenever a master of the client may have lost writes unnoticed: after a
-// restart, after a failover, and after a change of its role or replication ID, or when it leaves a
+// restart, a failover, or a change of its role or replication ID, and when it is no longer one of a
 // cluster's masters. It polls the masters at the interval every, and also after each new connection
 // of the client, until ctx ends. Calls of changed do not overlap.
 //

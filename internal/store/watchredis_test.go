@@ -53,7 +53,7 @@ func watchRedis(t testing.TB, client redis.UniversalClient, every time.Duration)
 	return w
 }
 
-// countQuestions is a hook that counts the questions for the identity of a server.
+// countQuestions is a hook that counts the commands that ask for the identity of a server.
 func (w *watched) countQuestions(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
 	err := run(ctx)
 	if cmds[0].Name() == "info" {
@@ -214,8 +214,8 @@ func TestWatchRedis_Cluster(t *testing.T) {
 }
 
 // TestWatchRedis_MasterLeaves checks that a master that has moved its slots to others counts as a
-// change. It becomes a replica and keeps its scripts. So if it is promoted later, it can run the
-// generation that was current when it left, even if it has lost writes.
+// change. It becomes a replica and keeps its scripts. So if this master is promoted later, it can
+// run the generation that was current when it left, although it lacks writes.
 func TestWatchRedis_MasterLeaves(t *testing.T) {
 	t.Parallel()
 	cluster, ctx := testenv.OwnRedisCluster(t, 1), t.Context() // a master's first replica changes its replication ID

@@ -138,7 +138,7 @@ func AllVersions(kinds []Database) []Database {
 }
 
 // freshDatabase creates a database on the shared server, or on the server that the variable names.
-// On the latter it drops the database when the test ends.
+// If the variable names a server, freshDatabase drops the database when the test ends.
 func freshDatabase(t T, kind, variable string, start func() (*DatabaseServer, error)) string {
 	t.Helper()
 	if admin := os.Getenv(variable); admin != "" {

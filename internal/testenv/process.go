@@ -36,7 +36,7 @@ type process struct {
 
 	mu      sync.Mutex
 	cmd     *exec.Cmd
-	stdin   io.WriteCloser // set if piped is
+	stdin   io.WriteCloser // nil unless piped
 	exited  chan struct{}  // closed when the program has ended
 	stopped []int          // IDs of the processes under SIGSTOP
 }

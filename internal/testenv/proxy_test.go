@@ -8,8 +8,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestProxy_Ends checks that a proxy ends the connection to the server with the client's, and all
-// connections when it is cut or closed, even if it is frozen or closed twice.
+// TestProxy_Ends checks that a proxy ends the connection to the server when the client's ends, and
+// all connections when it is cut or closed. That must also hold for a frozen proxy, and for a
+// second Close.
 func TestProxy_Ends(t *testing.T) {
 	t.Parallel()
 	server := testenv.Listen(t)

@@ -58,8 +58,8 @@ func (t *Tracer) Start(ctx context.Context, name string) (context.Context, Span)
 }
 
 // Group starts the span of work that is done for several traces at once. The span is a child in the
-// first of them that is recorded, so that a group of one order is in the trace of the order. It is
-// linked to the others, and they to it.
+// first of them that is recorded, so that a group of one order is in the trace of the order. The
+// span and those of the other callers are linked in both directions.
 func (t *Tracer) Group(ctx context.Context, name string, members []Span) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
@@ -139,7 +139,7 @@ func (t *Tracer) Of(ctx context.Context) Span {
 	return Span{}
 }
 
-// Carry returns to, which keeps its own end, as a part of the work that from belongs to.
+// Carry returns a context that ends with to and belongs to the traced work of from.
 func (t *Tracer) Carry(to, from context.Context) context.Context {
 	if t == nil {
 		return to

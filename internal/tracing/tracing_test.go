@@ -81,8 +81,8 @@ func TestNotSampled(t *testing.T) {
 	}
 }
 
-// TestRoot checks that work that no request waits for has a trace of its own, which begins when the work
-// did, and that a part of work without a trace has no span.
+// TestRoot checks that work that no request waits for has its own trace, which begins with the
+// work. A part of work without a trace must have no span.
 func TestRoot(t *testing.T) {
 	t.Parallel()
 	tracer, spans := tracerOf(sdk.AlwaysSample())

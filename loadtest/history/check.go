@@ -279,10 +279,10 @@ func (h *history) answeredSales(asked sale, tries []*Call) (sales []*sale) {
 	return sales
 }
 
-// lostSales returns the order of an intent whose answers were lost. It is the first of the buyer's
-// orders with the intent's lines that nothing else names, in a list that ended after the first try
-// was sent. If a later list does not have such an order, lostSales returns none. Without such a
-// list, it returns an order that may exist.
+// lostSales returns the order of an intent whose answers were lost. It is the buyer's first order
+// with the intent's lines that no other call names, in a list that was read after the first try was
+// sent. If a later list does not have such an order, lostSales returns none. Without such a list,
+// it returns an order that may exist.
 func (h *history) lostSales(lost sale, tries []*Call, named map[string]bool) []*sale {
 	end := tries[0].End
 	for _, c := range tries {
@@ -336,8 +336,8 @@ func (h *history) follow(s *sale) {
 	h.followActs(s)
 }
 
-// unfit returns why the last read of an order does not show what became of its units: what the
-// history lacks, or the contradiction.
+// unfit returns why the last read of an order does not show where its units are: what the history
+// lacks, or the contradiction.
 func (h *history) unfit(s *sale) (missing, fault string) {
 	reads := h.reads[s.id]
 	if len(reads) == 0 {
@@ -469,8 +469,8 @@ func quantity(lines []client.Line, sku string) (n int64) {
 	return n
 }
 
-// unasked returns what an answer about the SKU has that no call asked for, and the call if it is
-// known: the SKU of a refusal, or an order.
+// unasked looks for an answer that names something that no call asked for: another SKU in a refusal
+// of the SKU, or an order. It returns a description, and the call if it is known.
 func (h *history) unasked(sku string) (why string, part []Call) {
 	for i := range h.calls {
 		if c := &h.calls[i]; c.Call == Take && c.Outcome == Refused && quantity(c.Lines, sku) > 0 && quantity(c.Lines, c.SKU) == 0 {

@@ -367,8 +367,8 @@ func (p *projection) search(timeout time.Duration) Verdict {
 	return Verdict{Decision: Linearizable}
 }
 
-// cut returns the number of operations before the first gap, at which no operation is under way and
-// after which one begins. It returns their total number if there is no gap.
+// cut returns the number of operations before the first gap: a moment at which no operation is
+// under way and another one follows. It returns their total number if there is no gap.
 func cut(operations []operation) int {
 	end := operations[0].end
 	for i, o := range operations[1:] {

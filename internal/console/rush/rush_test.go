@@ -185,7 +185,7 @@ func TestStrategies(t *testing.T) {
 				proves = answered && (!oversells(spec) || p.Oversold > 0) || !oversells(spec) && p.Oversold > 0
 			}
 			// On a busy machine a client may wait for a lock too long, and is answered busy. The
-			// run may end before all units are sold, and Detail then says so.
+			// run may end before all units are sold, and Detail then has the reason.
 			failed := !spec.NeedsLock() && (p.Refused != int64(s.Clients) || p.Failed != 0 || p.Detail != "")
 			if p.State != Ended || failed || p.Accepted != p.Sold || p.Available != s.Units-p.Sold ||
 				p.P50MS <= 0 || p.P99MS < p.P50MS || p.OrdersPerSecond <= 0 {

@@ -102,8 +102,8 @@ func (c *Client) CloseIdleConnections() { c.http.CloseIdleConnections() }
 // recordKey is the key of the *Answer in the context of a call that is recorded.
 type recordKey struct{}
 
-// recorder records the answer to each request for the observer of the client, and for the context
-// of the request if it asks for it.
+// recorder records the answer to each request: for the client's observer, and in the *Answer of the
+// request's context if there is one.
 type recorder struct {
 	http.RoundTripper
 	client *Client

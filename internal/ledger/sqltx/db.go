@@ -37,7 +37,7 @@ type Lacks struct {
 // its own and commits by itself. It is safe for concurrent use.
 type DB struct{ runner }
 
-// Tx is a transaction. It is for one goroutine.
+// Tx is a transaction. It is not safe for concurrent use.
 type Tx struct {
 	runner
 	last []Statement // statements that Commit runs

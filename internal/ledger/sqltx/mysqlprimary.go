@@ -18,9 +18,9 @@ type MySQLHost struct {
 // MySQLPrimary returns a connector that opens each session on the first of the hosts that accepts
 // writes. It asks them in order, and waits for each of them at most as long as the limit.
 //
-// All sessions that are in use belong to one server: after one was opened on another server than
-// before, the idle ones elsewhere are closed instead of being used again. A server that was a
-// primary may be a replica now, and show old data.
+// All sessions in use belong to one server. After a session was opened on another server, the idle
+// sessions on the former server are closed instead of being used again. A server that was a primary
+// may be a replica now, and show old data.
 func MySQLPrimary(limit time.Duration, hosts []MySQLHost) sqldriver.Connector {
 	return &mysqlPrimary{hosts: hosts, limit: limit}
 }

@@ -225,8 +225,8 @@ func (r *failingRows) Next(row []driver.Value) error {
 	return r.Rows.Next(row)
 }
 
-// TestConnect_Fails makes each call fail with which a session learns the kind of its server. The
-// session must not be used, because it might send texts to a server that does not accept them.
+// TestConnect_Fails makes each call fail that asks for the kind of a session's server. The session
+// must not be used, because it might send texts to a server that does not accept them.
 func TestConnect_Fails(t *testing.T) {
 	for at := 1; ; at++ {
 		conn := &failingConn{at: at, fakeConn: &fakeConn{

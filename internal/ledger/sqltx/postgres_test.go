@@ -153,9 +153,9 @@ func TestCommit_NoTransaction(t *testing.T) {
 	}
 }
 
-// TestCommit_AnsweredByRollback checks that a COMMIT, alone or in a pipeline, is an error that proves
-// a rollback if a statement of the transaction has failed before. The server answers it with
-// ROLLBACK.
+// TestCommit_AnsweredByRollback checks the COMMIT of a transaction in which a statement has failed,
+// alone or in a pipeline. It must return an error that proves the rollback. The server answers it
+// with ROLLBACK.
 func TestCommit_AnsweredByRollback(t *testing.T) {
 	db := storetest.Migrated(t, testenv.Postgres(t)).Ledger()
 	insertStock(t, db, "a")

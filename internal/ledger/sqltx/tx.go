@@ -65,8 +65,8 @@ var (
 // GetDBConn returns the underlying pool.
 func (p pool) GetDBConn() (*sql.DB, error) { return p.DB, nil }
 
-// transaction is a transaction on one connection. Its first statement begins it.
-// It is for one goroutine.
+// transaction is a transaction on one connection. Its first statement begins it. It is not safe for
+// concurrent use.
 type transaction struct {
 	gorm.ConnPool // nil: methods of ConnPool that are not defined below panic, because nothing calls them
 

@@ -295,8 +295,8 @@ func TestRollback_Failed(t *testing.T) {
 }
 
 // inEachWay is forEachSQL, and runs the test again for drivers that send statements in another way.
-// To MariaDB they send them one by one, as to a Galera cluster, and to PostgreSQL as behind a
-// pooler.
+// To MariaDB they send the statements one by one, as to a Galera cluster. To PostgreSQL they send
+// them as through a pooler.
 func inEachWay(t *testing.T, test func(t *testing.T, dbURL string)) {
 	t.Helper()
 	forEachSQL(t, test)

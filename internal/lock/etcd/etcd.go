@@ -391,9 +391,9 @@ func (b *backend) waitForDelete(ctx context.Context, e entry) (err error) {
 
 var errWatchEnded = errors.New("the watch on a key ended")
 
-// inWatchStream returns a context whose watches share the stream with the number. The
-// client opens one stream for all watches with equal metadata, and logs in when it
-// opens it. The server refuses new watches on a stream whose login has expired.
+// inWatchStream returns a context whose watches share the stream with the number. The client opens
+// one stream for all watches with equal metadata, and logs in at that time. The server refuses new
+// watches on a stream whose login has expired.
 func inWatchStream(ctx context.Context, number int64) context.Context {
 	return clientv3.WithRequireLeader(metadata.AppendToOutgoingContext(ctx, watchStreamKey, strconv.FormatInt(number, 10)))
 }

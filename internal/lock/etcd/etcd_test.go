@@ -147,9 +147,9 @@ func TestOneQueueWithTheClientsMutex(t *testing.T) {
 	waitForContenders(t, theirs, name, 0)
 }
 
-// TestPredecessorLeavesBeforeTheWatch ends the grant of the contender before a waiter, after the
-// waiter has written its key and before it watches the other key. The other contender may also have
-// written the same key again, because sessions are reused. Then it waits behind this waiter.
+// TestPredecessorLeavesBeforeTheWatch ends the grant that a waiter waits for, after the waiter has
+// written its key and before it watches the holder's key. Because sessions are reused, the former
+// holder may also have written the same key again. Then it waits behind this waiter.
 func TestPredecessorLeavesBeforeTheWatch(t *testing.T) {
 	t.Parallel()
 	for _, again := range []bool{false, true} {

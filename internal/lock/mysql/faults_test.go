@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestFailingStatements makes each statement fail with which a session is opened and a lock is
-// taken and freed. The tests of session.Locker cover its own statements.
+// TestFailingStatements makes each statement that opens a session, or takes or frees a lock, fail.
+// The tests of session.Locker cover its own statements.
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	u, err := url.Parse(storetest.MigratedURL(t, testenv.MariaDB(t)))

@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestFailingStatements makes each statement fail with which a session is opened, and the one that
-// mints a token. The tests of session.Locker cover its own statements.
+// TestFailingStatements makes each statement that opens a session fail, and the one that mints a
+// token. The tests of session.Locker cover its own statements.
 func TestFailingStatements(t *testing.T) {
 	t.Parallel()
 	dbURL := testenv.Postgres(t)

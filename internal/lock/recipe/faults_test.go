@@ -380,7 +380,8 @@ func (w *warnings) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// keepHourly keeps an hourly job for 30 seconds within one tick, and returns the logged errors.
+// keepHourly calls Keep of an hourly job for 30 seconds between two ticks, and returns the logged
+// errors.
 func keepHourly(t *testing.T, l *faulty, run func() error) []error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

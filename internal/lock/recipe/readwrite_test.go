@@ -179,8 +179,8 @@ func downgradeButNoUpgrade(t *testing.T, r *rig) {
 	mustUnlock(t, again)
 }
 
-// TestDowngradeOfLostLock checks that a writer that has lost one of its locks, or learns so
-// from an unlock, does not become a reader, and keeps no lock.
+// TestDowngradeOfLostLock checks that a writer that has lost one of its locks does not become a
+// reader, and keeps no lock. The writer may learn of the loss only from an unlock.
 func TestDowngradeOfLostLock(t *testing.T) {
 	t.Parallel()
 	local := lock.NewLocal()

@@ -186,7 +186,7 @@ func holdersAreListed(t *testing.T, r *rig) {
 	}
 }
 
-// TestNoList checks that a backend without a list says so.
+// TestNoList checks that Holders returns ErrNoBoard if the backend cannot list holders.
 func TestNoList(t *testing.T) {
 	t.Parallel()
 	s := semaphore(t, lock.NewLocal(), "a", 2)

@@ -206,8 +206,8 @@ func TestHandoverOfLostLock(t *testing.T) {
 	}
 }
 
-// TestTextIsRenewed checks that a text is listed for as long as its holder says, although the
-// context of Show has ended. A context that has ended also hides it.
+// TestTextIsRenewed checks that a text is listed until its holder hides it, although the context of
+// Show has ended. A context that has ended also hides it.
 func TestTextIsRenewed(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, Options{Lease: time.Second})

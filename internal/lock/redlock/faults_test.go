@@ -238,7 +238,7 @@ func TestEndOfAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
-		// As a server that has the lock of another. No server is asked.
+		// The hook answers like a server on which somebody else holds the lock. No request is sent.
 		held := faults.Around(func(_ context.Context, cmds []goredis9.Cmder, _ func(context.Context) error) error {
 			asked.Add(1)
 			if cmd, ok := cmds[0].(*goredis9.Cmd); ok { // a script

@@ -45,7 +45,7 @@ func CheckAddress(text string) error {
 	case err != nil:
 		return err
 	case a.User != "" || a.Path != "":
-		return errors.New("it has more than servers, h1:p1,h2:p2,h3:p3")
+		return errors.New("only servers are allowed, as in h1:p1,h2:p2,h3:p3")
 	}
 	return checkNumber(len(a.Servers))
 }

@@ -105,8 +105,8 @@ func mustExclude(t *testing.T, one, other lock.Locker, name string) {
 	locktest.MustUnlock(t, locktest.MustGrant(t, waiting).Lease)
 }
 
-// mustFail checks that Lock and TryLock fail, with an error that does not say that the lock is held
-// or that the caller's time is over.
+// mustFail checks that Lock and TryLock fail. Their errors must not mean that the lock is held, or
+// that the caller's time is over.
 func mustFail(t *testing.T, l lock.Locker, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
@@ -124,8 +124,8 @@ func mustFail(t *testing.T, l lock.Locker, name string) {
 	}
 }
 
-// TestServersKilled kills a minority of the servers, without which locks still exclude, and then a
-// majority, without which no lock is granted.
+// TestServersKilled first kills a minority of the servers: locks must still exclude. Then it kills
+// a majority: no lock may be granted.
 func TestServersKilled(t *testing.T) {
 	t.Parallel()
 	s := startServers(t)

@@ -323,8 +323,8 @@ func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func
 		case errors.Is(err, errWaited):
 			b.discard(s)
 		default:
-			// Try again if the session may have ended while idle, or has ended while waiting: a
-			// lock that was never held cannot be lost.
+			// Try again if the session may have ended while it was idle, or has ended during the
+			// wait. No lock was held then, so none is lost.
 			again := s.reused || wait && !errors.Is(err, errNoAnswer) && s.hasEnded(ctx)
 			b.discard(s) // when the session ends, the server ends the request
 			if !again || ctx.Err() != nil {

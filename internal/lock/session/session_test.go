@@ -197,9 +197,9 @@ func TestConfirm(t *testing.T) {
 	})
 }
 
-// TestPoolerIsRefused uses a pooler that assigns its single session to every statement, one that
-// assigns two sessions in turn, one that resets the session of a connection before each statement,
-// and a proxy to several servers. TestPgBouncer in package postgres uses a real pooler.
+// TestPoolerIsRefused uses three poolers and a proxy to several servers. The first pooler runs
+// every statement in one session, the second in one of two sessions in turn, and the third resets
+// the session before each statement. TestPgBouncer in package postgres uses a real pooler.
 func TestPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*fakeServer){

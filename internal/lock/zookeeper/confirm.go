@@ -46,7 +46,7 @@ func (b *backend) call(ctx context.Context, requests func() error) error {
 
 // sessionTimeout is the timeout of the session, which the servers may have changed. It implements
 // the library's logger, because the library reports the timeout only in a log line. It discards the
-// other lines: callers learn of what they report as errors and events.
+// other lines, because callers get the same information as errors and events.
 type sessionTimeout struct{ milliseconds atomic.Int32 }
 
 // timeout returns the timeout, or 0 while it is unknown. It is known before any request is

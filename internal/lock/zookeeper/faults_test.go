@@ -480,8 +480,9 @@ func TestConfirmCountsFromTheRequest(t *testing.T) {
 	f.mustSettle("Confirm")
 }
 
-// TestAnsweredLate lets a node be created when its request has been given up. Nothing may look for
-// the node before, because it would not be found. It must be deleted afterwards.
+// TestAnsweredLate lets the server create a node after its request was given up. Until the server
+// has answered, the Locker must not look for the node, because it would not find it. Then it must
+// delete the node.
 func TestAnsweredLate(t *testing.T) {
 	t.Parallel()
 	other := newOther(t)

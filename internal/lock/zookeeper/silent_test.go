@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestSilentMember opens Lockers on two servers, one of which accepts connections and does not
-// answer, until one Locker has tried that server first: the library tries the servers in a random
-// order. A Locker on the silent server alone must give up.
+// TestSilentMember opens Lockers on two servers. One server accepts connections and does not
+// answer. The library tries the servers in a random order, so the test opens Lockers until one has
+// tried the silent server first. A Locker on the silent server alone must give up.
 func TestSilentMember(t *testing.T) {
 	t.Parallel()
 	server := testenv.ZooKeeper(t)

@@ -155,8 +155,8 @@ type backend struct {
 	watches     map[string]*watch // watches that have not fired, by path
 }
 
-// start runs work in a goroutine, for which Close waits. After Close has begun, start runs it in
-// the caller instead: every request fails at once then, and Close may wait already.
+// start runs work in a goroutine, for which Close waits. After Close has begun, start runs work in
+// the caller instead. That does not take long, because every request then fails at once.
 func (b *backend) start(work func()) {
 	b.mu.Lock()
 	closed := b.ctx.Err() != nil

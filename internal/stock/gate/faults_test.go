@@ -294,9 +294,10 @@ func newSubject(t *testing.T, client redis.UniversalClient, gate string, c fault
 }
 
 // TestFailedCommands makes each command of each call fail, before it is sent and after it ran. The
-// call must return that error only. It must have done all or nothing, or a part where that is
-// documented, and the same call again must do the rest. By default it leaves out ReadWrite, whose
-// commands Locked sends, and runs on a cluster only the gate that sends commands to several nodes.
+// call must return that error only. It must have done all or nothing, or a part if its
+// documentation allows that. A second call must do the rest. By default the test leaves out
+// ReadWrite, because Locked sends the same commands, and on a cluster it runs only the gate that
+// sends commands to several nodes.
 func TestFailedCommands(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds[:2] {
@@ -679,8 +680,8 @@ func TestJournal_UnreadableAnswers(t *testing.T) {
 	}
 }
 
-// TestJournalRefuses checks that a server without XAUTOCLAIM cannot have a journal, and neither can
-// a user who may not call a command of its scripts. Malformed deductions are not queued.
+// TestJournalRefuses checks that a journal is refused if the server lacks XAUTOCLAIM, or if the
+// user may not call a command of the journal's scripts. Malformed deductions are not queued.
 func TestJournalRefuses(t *testing.T) {
 	t.Parallel()
 	client := ownClient(t, "Redis", nil, -1)

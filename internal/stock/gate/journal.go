@@ -357,7 +357,7 @@ func (j *Journal) Redeliver(ctx context.Context) (orders int, err error) {
 }
 
 // Leave removes a consumer that has finished all its orders, and all others that have been inactive
-// for long.
+// for a long time.
 func (j *Journal) Leave(ctx context.Context, consumer string) error {
 	err := j.client.Eval(ctx, leaveLua, []string{j.journal}, consumer, maxConsumerIdle.Milliseconds()).Err()
 	if err != nil {

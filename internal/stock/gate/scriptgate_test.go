@@ -400,7 +400,7 @@ func TestPartLeftIsNoRefusal(t *testing.T) {
 		}
 		wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 5})
 	}
-	lost := faults.NewHook() // the caller of a take whose outcome is open gives it back, not the take
+	lost := faults.NewHook() // if the outcome of a take is open, Take does not give it back: its caller does
 	client.AddHook(lost)
 	lost.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: ":b}:"}, faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts().give.sha})
 	d := orderOf("a", 1)

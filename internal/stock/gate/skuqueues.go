@@ -126,7 +126,7 @@ func (t *turn) Unlock(context.Context) error {
 }
 
 // errNoRoom means that a take does not fit behind the waiting takes.
-var errNoRoom = errors.New("the units left are taken by the calls that wait")
+var errNoRoom = errors.New("the calls that wait will take the units that are left")
 
 // enter adds the call to its queue, and starts a consumer if the queue has none. It returns
 // errNoRoom if this instance knows how many units are left, and the waiting takes leave too few.

@@ -9,8 +9,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// TestLockRow checks that a row is locked until unlock is called or the test ends, and that a row
-// that does not exist cannot be locked.
+// TestLockRow checks that a row is locked until unlock is called or the test ends. A row that does
+// not exist cannot be locked.
 func TestLockRow(t *testing.T) {
 	t.Parallel()
 	for _, d := range testenv.NetworkDatabases() {

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
-// checkAccess reports problems of the certificate and of the source of the keys that clients and
-// instances would find.
-func (e *examination) checkAccess(ctx context.Context) (found store.Findings) {
+// checkSecurity checks the certificate and the keys of buyers' tokens, and warns of flags that leave
+// something unprotected.
+func (e *examination) checkSecurity(ctx context.Context) (found store.Findings) {
 	log := slog.New(slog.DiscardHandler)
 	o := e.o
 	if o.TLSCert != "" {

@@ -319,9 +319,9 @@ func TestTurnEnds(t *testing.T) {
 	}
 }
 
-// TestTurnEnds_UnitsUnknown checks that an instance without a turn refuses no take because of the
-// units that it knew of before: others may have returned some since. Takes that were refused with
-// their queue must no longer claim units.
+// TestTurnEnds_UnitsUnknown checks that an instance whose turn has ended refuses no take for lack
+// of units, because other instances may have returned some since. Units of takes that were refused
+// when their turn could not begin must count as free again.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -24,14 +24,15 @@ import (
 // A take first tries the segment whose number is its order ID modulo the number of segments, so
 // that all takes of an order try the same one. If that segment has too few units, the take reads
 // all segments and tries one that has enough. If no single segment has enough but all together do,
-// it gathers: under a lock, it cuts parts of several segments. It is refused as sold out only if
-// all segments together had too few while no gather ran, because a failed gather gives units back.
+// it gathers: under a lock, it cuts parts of several segments. The take is refused as sold out only
+// if all segments together had too few units while no gather ran, because a failed gather gives
+// units back.
 //
 // A take of an order that was taken before (Deduction.Again) looks for records of the order in all
 // segments first.
 //
-// A take that is sent twice gets its first answer, unless units were returned in between to the
-// segment that it tries first. (The service sends no take twice.)
+// A take that is sent twice gets its first answer again, unless units were returned to its first
+// segment in between. (The service sends no take twice.)
 type Segmented struct {
 	counter   *Counter
 	segments  int
