@@ -882,14 +882,9 @@ func TestAudit_Fails(t *testing.T) {
 	}
 }
 
-// roundTrip is a transport that calls a function.
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // openLoad returns a lab that loads a service without a network, so that it can run in a bubble.
 func openLoad(service http.Handler, s settings) (*lab, *fleet) {
-	c := load.NewClient(roundTrip(func(r *http.Request) (*http.Response, error) {
+	c := load.NewClient(testenv.Transport(func(r *http.Request) (*http.Response, error) {
 		for name, values := range r.Header { // as a server reads them
 			r.Header[http.CanonicalHeaderKey(name)] = values
 		}

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -63,20 +62,7 @@ func newBench(t *testing.T, change ...func(*Options)) *bench {
 // call sends a request and returns its answer.
 func (b *bench) call(t *testing.T, method, url, body string, headers ...string) (status int, answer string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	for i := 0; i+1 < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	response, err := b.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	response, text, err := testenv.Call(t.Context(), b.client, method, url, body, headers...)
 	if err != nil {
 		t.Fatal(err)
 	}

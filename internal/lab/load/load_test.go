@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 var oneUnit = client.OrderRequest{BuyerID: "b", Lines: []client.Line{{SKU: "s", Quantity: 1}}}
@@ -73,11 +74,6 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// roundTrip is a transport that calls a function.
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // cut is a body that ends with an error.
 type cut struct{}
 
@@ -97,7 +93,7 @@ func TestNoAnswer(t *testing.T) {
 		{io.EOF, NoAnswer, true},
 		{nil, NoAnswer, true}, // the answer is cut off
 	} {
-		c := NewClient(roundTrip(func(*http.Request) (*http.Response, error) {
+		c := NewClient(testenv.Transport(func(*http.Request) (*http.Response, error) {
 			if test.err != nil {
 				return nil, test.err
 			}
