@@ -789,7 +789,7 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %s", tt.url, err, tt.want)
 		}
 	}
-	own := &http.Client{Timeout: time.Second}
+	own := &http.Client{Timeout: testenv.Patience}
 	c, err := client.New(base+"/shop/", client.WithHTTPClient(own))
 	if err != nil || c == nil || own.CheckRedirect != nil {
 		t.Errorf("%v; the caller's client was changed: %v", err, own.CheckRedirect != nil)

@@ -1099,7 +1099,7 @@ func startLoading(t *testing.T, parent []string, says string, args ...string) *r
 	command := slices.Concat(parent, []string{program, "--api", testenv.Build(t, "./cmd/api")}, args)
 	r := &running{Cmd: exec.Command(command[0], command[1:]...), temp: t.TempDir()}
 	r.Env = append(os.Environ(), "TMPDIR="+r.temp, asLoadTest+"=1")
-	r.WaitDelay = time.Minute
+	r.WaitDelay = testenv.Patience
 	r.Stdout, r.Stderr = &r.stdout, &r.stderr
 	if err := r.Start(); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -44,7 +43,7 @@ func TestMain(m *testing.M) {
 
 // client calls the API over HTTP. The tests use the running service only through it.
 var client = &http.Client{
-	Timeout: 20 * time.Second,
+	Timeout: testenv.Patience,
 	Transport: &http.Transport{
 		MaxIdleConnsPerHost: 100,
 		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, // TestTLS verifies

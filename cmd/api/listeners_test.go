@@ -75,7 +75,7 @@ func trust(cert *x509.Certificate) *tls.Config {
 func trusting(t *testing.T, cert *x509.Certificate, http2 bool) *http.Client {
 	transport := &http.Transport{TLSClientConfig: trust(cert), ForceAttemptHTTP2: http2}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+	return &http.Client{Transport: transport, Timeout: testenv.Patience}
 }
 
 // keptConnection sends all requests of a client over one connection of HTTP/1.1. A Transport opens

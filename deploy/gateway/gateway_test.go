@@ -346,7 +346,7 @@ func (s *shop) raw(request string) answer {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	check(s.t, err)
 	defer conn.Close()
-	check(s.t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	check(s.t, conn.SetDeadline(time.Now().Add(testenv.Patience)))
 	_, err = io.WriteString(conn, request)
 	check(s.t, err)
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)

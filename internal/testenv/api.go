@@ -108,7 +108,7 @@ func (s *APIServer) Signal(signal syscall.Signal) { must(s.process.signal(signal
 // Wait waits until the program has ended, for at most [Patience], and returns its exit code: -1 if a
 // signal ended it.
 func (s *APIServer) Wait() int {
-	code, err := s.process.wait(Patience)
+	code, err := s.process.wait()
 	must(err)
 	return code
 }

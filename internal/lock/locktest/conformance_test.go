@@ -153,7 +153,7 @@ func (r *rig) open(ctx context.Context, addrs []string, lease time.Duration) (lo
 
 // subject returns two instances of the backend for the checks, with the lease.
 func (r *rig) subject(lease time.Duration) locktest.Subject {
-	s := locktest.Subject{Lease: locktest.ShortLease(r.backend), LongLease: lock.DefaultLease, Patience: 100 * time.Millisecond}
+	s := locktest.Subject{Lease: locktest.ShortLease(r.backend), LongLease: locktest.LongLease, Patience: 100 * time.Millisecond}
 	backend, _ := backends.Find(r.backend)
 	s.Tokens = backend.Fences
 	for range 2 {
@@ -241,7 +241,7 @@ func (r *rig) Delete(ctx context.Context, name string) (reason, err error) {
 		}
 		return lock.ErrDeleted, err
 	case "etcd":
-		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: 5 * time.Second})
+		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: testenv.Patience})
 		if err != nil {
 			return nil, err
 		}
@@ -312,7 +312,7 @@ func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
 		}
 		traces = len(children)
 	case "etcd":
-		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: 5 * time.Second})
+		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: testenv.Patience})
 		if err != nil {
 			return 0, err
 		}
@@ -377,7 +377,7 @@ func TestConformance(t *testing.T) {
 					check(p, func() locktest.Subject { return r.subject(locktest.ShortLease(row.Backend)) }, func(*testing.T) {})
 				}
 			}
-			shared := r.subject(lock.DefaultLease)
+			shared := r.subject(locktest.LongLease)
 			if len(r.servers) > 0 {
 				t.Run("SilentServers", func(t *testing.T) {
 					t.Parallel()
@@ -456,7 +456,9 @@ func TestBrokenBackendsFail(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mustBreak(t, newRig(t, "redis", name).subject(lock.DefaultLease), fault.breaks)
+			s := newRig(t, "redis", name).subject(locktest.LongLease)
+			s.Bound = 5 * s.Lease
+			mustBreak(t, s, fault.breaks)
 		})
 	}
 }
