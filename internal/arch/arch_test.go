@@ -69,6 +69,7 @@ var mayImport = map[string][]string{
 	"loadtest/smoke":                    {"loadtest/liar", "client"},
 	"loadtest/history":                  {"client"},
 	"loadtest/vegeta":                   {"internal/commandline", "internal/lab/command"},
+	"loadtest/liar":                     {"client"},
 	"loadtest/report":                   {"internal/palette"},
 	"loadtest/pitfall":                  {"internal/lock", "internal/lock/...", "internal/stock", "internal/assembly", "internal/store", "internal/ledger/sqltx", "internal/retry"},
 }

@@ -20,6 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -411,7 +412,7 @@ func TestFinish(t *testing.T) {
 	} {
 		var last Progress
 		r := newRun(t.Context(), Options{Log: slog.New(slog.DiscardHandler)}, func(p Progress) { last = p }, assembly.Spec{}, Settings{"none", test.clients, 5})
-		soldOut, busy := load.Answer{Status: http.StatusConflict, Problem: load.SoldOut}, load.Answer{Status: http.StatusServiceUnavailable, Problem: "busy"}
+		soldOut, busy := load.Answer{Status: http.StatusConflict, Problem: client.SoldOut}, load.Answer{Status: http.StatusServiceUnavailable, Problem: client.Busy}
 		for _, a := range []load.Answer{{Status: http.StatusCreated}, {Status: http.StatusAccepted}, soldOut, soldOut, busy, busy, busy} {
 			r.record(a)
 		}

@@ -85,7 +85,7 @@ func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		err     error
-		failure string
+		failure client.ProblemType
 		unknown bool
 	}{
 		{os.NewSyscallError("connect", syscall.ECONNREFUSED), NoConnection, false},
@@ -99,11 +99,11 @@ func TestNoAnswer(t *testing.T) {
 			}
 			return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: cut{}}, nil
 		}))
-		if a := c.Place(t.Context(), "http://127.0.0.1", oneUnit); a.Status != 0 || a.Failure() != test.failure || a.Unknown() != test.unknown {
+		if a := c.Place(t.Context(), "http://127.0.0.1", oneUnit); a.Status != 0 || a.Failure() != string(test.failure) || a.Unknown() != test.unknown {
 			t.Errorf("%v: %+v, unknown outcome %v", test.err, a, a.Unknown())
 		}
 	}
-	if a := NewClient(http.DefaultTransport).Place(t.Context(), "shop", oneUnit); a.Outcome() != Failed || a.Failure() != NoAnswer {
+	if a := NewClient(http.DefaultTransport).Place(t.Context(), "shop", oneUnit); a.Outcome() != Failed || a.Failure() != string(NoAnswer) {
 		t.Errorf("without a URL: %+v", a)
 	}
 }
