@@ -500,8 +500,9 @@ func TestUnknownOutcome(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("OtherTransport", func(t *testing.T) { // it does not report whether it sent the request
-		c := newClient(t, s.server.URL, client.WithTries(1), client.WithHTTPClient(&http.Client{Transport: failing{}}))
+	t.Run("OtherTransport", func(t *testing.T) { // it calls no hook of package httptrace, and so does not report whether it sent the request
+		failing := testenv.Transport(func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF })
+		c := newClient(t, s.server.URL, client.WithTries(1), client.WithHTTPClient(&http.Client{Transport: failing}))
 		_, err := c.Place(t.Context(), one("u-1"))
 		if _, open := errors.AsType[*client.UnknownOutcome](err); !open {
 			t.Errorf("%v", err)
@@ -546,11 +547,6 @@ func TestUnknownOutcome(t *testing.T) {
 		}
 	})
 }
-
-// failing is a transport that always fails and calls no hook of package httptrace.
-type failing struct{}
-
-func (failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }
 
 // TestUnknownOutcome_LateRequest lets the first try of an order arrive after the second one was
 // refused. Units were added in between, so the first try is accepted. The refusal must not say that
@@ -793,7 +789,7 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %s", tt.url, err, tt.want)
 		}
 	}
-	own := &http.Client{Timeout: time.Second}
+	own := &http.Client{Timeout: testenv.Patience}
 	c, err := client.New(base+"/shop/", client.WithHTTPClient(own))
 	if err != nil || c == nil || own.CheckRedirect != nil {
 		t.Errorf("%v; the caller's client was changed: %v", err, own.CheckRedirect != nil)

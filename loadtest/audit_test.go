@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/lab/table"
@@ -128,7 +129,7 @@ func numbered(n int) order {
 }
 
 // answered returns a correct answer to the request for the order.
-func answered(o order, outcome string, status int, problem string) answer {
+func answered(o order, outcome string, status int, problem client.ProblemType) answer {
 	a := answer{Answer: load.Answer{Status: status, Problem: problem}, outcome: outcome, asked: oneUnit(o.BuyerID, "lt-sku")}
 	if outcome == accepted {
 		a.order = o
@@ -161,11 +162,11 @@ func TestCheckAnswers(t *testing.T) {
 		{"answered with more units", func(a *answer) { a.order.Lines = []line{{SKU: "lt-sku", Quantity: 2}} }, nil, nil, []results.Kind{results.WrongAnswer, results.Unread}},
 		{"answered with an order of another buyer", func(a *answer) { a.order = numbered(1) }, func(o *order) { o.ID = "" }, nil, []results.Kind{results.WrongAnswer, results.Repeated}},
 		{"answered with the ID of another order", func(a *answer) { a.order.ID = numbered(1).ID }, func(o *order) { o.ID = "" }, nil, []results.Kind{results.Repeated}},
-		{"committed and busy", func(a *answer) { *a = answered(numbered(3), failed, 503, problemBusy) }, nil, nil, []results.Kind{results.Denied}},
-		{"committed and sold out", func(a *answer) { *a = answered(numbered(3), refused, 409, load.SoldOut) }, nil, nil, []results.Kind{results.Denied}},
-		{"committed and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, load.Unavailable) }, nil, nil, nil},
+		{"committed and busy", func(a *answer) { *a = answered(numbered(3), failed, 503, client.Busy) }, nil, nil, []results.Kind{results.Denied}},
+		{"committed and sold out", func(a *answer) { *a = answered(numbered(3), refused, 409, client.SoldOut) }, nil, nil, []results.Kind{results.Denied}},
+		{"committed and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, client.Unavailable) }, nil, nil, nil},
 		{"committed and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, load.NoAnswer) }, nil, nil, nil},
-		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, load.Unavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
+		{"void and unavailable", func(a *answer) { *a = answered(numbered(3), failed, 503, client.Unavailable) }, func(o *order) { o.Status = "void" }, nil, nil},
 		{"committed twice and never answered", func(a *answer) { *a = answered(numbered(3), failed, 0, load.NoAnswer) }, nil,
 			[]order{{ID: numbered(9).ID, BuyerID: numbered(3).BuyerID, Status: "pending", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},
 		{"committed twice", nil, nil, []order{{ID: numbered(9).ID, BuyerID: numbered(3).BuyerID, Status: "paid", Lines: numbered(3).Lines}}, []results.Kind{results.Doubled}},

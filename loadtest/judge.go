@@ -1,7 +1,11 @@
 package main
 
 import (
+	"net/http"
+
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/assembly"
+	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/loadtest/history"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -190,7 +194,8 @@ func judgeCounts(r *results.Result, t terms) {
 func judgeFailures(r *results.Result, t terms) {
 	counted := r.Failed + r.RepeatsFailed
 	if t.spec.Cutter == "optimistic" {
-		counted -= r.Failures["503 "+problemBusy] + r.Failures["repeat: 503 "+problemBusy]
+		busy := load.Answer{Status: http.StatusServiceUnavailable, Problem: client.Busy}.Failure()
+		counted -= r.Failures[busy] + r.Failures["repeat: "+busy]
 	}
 	all := r.Accepted + r.Failed + r.Repeats // the number of refusals is arbitrary, and would dilute the share
 	if part := share(counted) / share(max(all, 1)); part > t.maxFailures {

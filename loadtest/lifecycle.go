@@ -40,8 +40,8 @@ type call struct {
 	restock bool          // whether a refund returns the units
 	sent    time.Duration // time of the first try, since the start of the load
 	status  int           // HTTP status; 0: there was no final answer
-	problem string        // last part of the problem type
 	got     order         // the order in a 200
+	problem client.ProblemType
 }
 
 // make makes the call with the order.
@@ -58,7 +58,7 @@ func (c call) make(ctx context.Context, s *client.Client, id string) (client.Ord
 // read reads an answer. It reports whether the answer is final, so that the call need
 // not be repeated.
 func (c *call) read(a load.Answer) (final bool) {
-	if a.Status == 0 || a.Status >= 500 || a.Problem == problemInProgress {
+	if a.Status == 0 || a.Status >= 500 || a.Problem == client.InProgress {
 		return false
 	}
 	c.status, c.problem, c.got = a.Status, a.Problem, orderIn(a) // the audit reports an answer without an order

@@ -58,7 +58,7 @@ func TestCheckOrders(t *testing.T) {
 		return call{action: action, payment: payment, status: http.StatusOK, got: order{ID: id, Status: status}}
 	}
 	due := func(payment string) call {
-		return call{action: pay, payment: payment, status: http.StatusConflict, problem: "refund-due"}
+		return call{action: pay, payment: payment, status: http.StatusConflict, problem: client.RefundDue}
 	}
 	restocked := ok(refund, "", "refunded")
 	restocked.restock = true
@@ -80,7 +80,7 @@ func TestCheckOrders(t *testing.T) {
 		{"paid late and not revived", "expired", nil, false, steps{"expired"}, statuses{first: "refund-due"}, []call{due(first)}, nil},
 		{"cancelled", "cancelled", nil, false, steps{"cancelled"}, statuses{first: "refund-due"}, []call{ok(cancel, "", "cancelled"), due(first)}, nil},
 		{"refunded", "refunded", &first, true, steps{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid"), restocked, ok(pay, first, "refunded")}, nil},
-		{"cancelled in vain", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: cancel, status: 409, problem: "wrong-status"}}, nil},
+		{"cancelled in vain", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: cancel, status: 409, problem: client.WrongStatus}}, nil},
 
 		{"pending", "pending", nil, false, nil, nil, nil, []results.Kind{results.Unfinished}},
 		{"no final answer", "expired", nil, false, steps{"expired"}, nil, []call{{action: pay, payment: first}}, []results.Kind{results.Unanswered}},
@@ -92,15 +92,15 @@ func TestCheckOrders(t *testing.T) {
 		{"answered paid and due", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), due(first)}, []results.Kind{results.Contradicted}},
 		{"answered paid for both payments", "paid", &first, false, steps{"paid"}, statuses{first: "paid", second: "refund-due"}, []call{ok(pay, first, "paid"), ok(pay, second, "paid")}, []results.Kind{results.Contradicted}},
 		{"answered cancelled and paid", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(cancel, "", "cancelled"), ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
-		{"answered wrong status and cancelled", "cancelled", nil, false, steps{"cancelled"}, nil, []call{{action: cancel, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
+		{"answered wrong status and cancelled", "cancelled", nil, false, steps{"cancelled"}, nil, []call{{action: cancel, status: 409, problem: client.WrongStatus}}, []results.Kind{results.Contradicted}},
 		{"paid without a payment", "paid", nil, false, steps{"paid"}, nil, nil, []results.Kind{results.Contradicted}},
 		{"cancelled without a call", "cancelled", nil, false, steps{"cancelled"}, nil, nil, []results.Kind{results.Contradicted}},
 		{"refunded without a call", "refunded", &first, true, steps{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid")}, []results.Kind{results.Contradicted}},
 		{"refunded without the restock", "refunded", &first, false, steps{"paid", "refunded"}, statuses{first: "refund-due"}, []call{ok(pay, first, "paid"), restocked}, []results.Kind{results.Contradicted}},
 		{"answered refunded and paid", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), ok(refund, "", "refunded")}, []results.Kind{results.Contradicted}},
 		{"no final answer, and the payment is lost", "paid", &first, false, steps{"paid"}, nil, []call{{action: pay, payment: first}}, []results.Kind{results.Unanswered, results.LostPayment}},
-		{"refund refused", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: refund, status: 409, problem: "wrong-status"}}, []results.Kind{results.Contradicted}},
-		{"order unknown", "expired", nil, false, steps{"expired"}, nil, []call{{action: cancel, status: 404, problem: "unknown-order"}}, []results.Kind{results.Contradicted}},
+		{"refund refused", "paid", &first, false, steps{"paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid"), {action: refund, status: 409, problem: client.WrongStatus}}, []results.Kind{results.Contradicted}},
+		{"order unknown", "expired", nil, false, steps{"expired"}, nil, []call{{action: cancel, status: 404, problem: client.UnknownOrder}}, []results.Kind{results.Contradicted}},
 		{"history ends early", "paid", &first, false, steps{"expired"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, []results.Kind{results.BadHistory}},
 		{"paid after cancellation", "paid", &first, false, steps{"cancelled", "paid"}, statuses{first: "paid"}, []call{ok(pay, first, "paid")}, []results.Kind{results.BadHistory}},
 		{"expired after payment", "expired", nil, false, steps{"paid", "expired"}, nil, nil, []results.Kind{results.BadHistory}},
@@ -227,9 +227,9 @@ func TestCheckUnknown(t *testing.T) {
 		want    []results.Kind
 	}{
 		{"never answered", []answer{answered(numbered(1), failed, 0, load.NoAnswer)}, nil},
-		{"unavailable", []answer{answered(numbered(1), failed, 503, load.Unavailable)}, nil},
-		{"busy", []answer{answered(numbered(1), failed, 503, problemBusy)}, []results.Kind{results.Unasked}},
-		{"refused", []answer{answered(numbered(1), refused, 409, load.SoldOut)}, []results.Kind{results.Unasked}},
+		{"unavailable", []answer{answered(numbered(1), failed, 503, client.Unavailable)}, nil},
+		{"busy", []answer{answered(numbered(1), failed, 503, client.Busy)}, []results.Kind{results.Unasked}},
+		{"refused", []answer{answered(numbered(1), refused, 409, client.SoldOut)}, []results.Kind{results.Unasked}},
 		{"not requested", nil, []results.Kind{results.Unasked}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -286,9 +286,9 @@ func (o *storedOrder) contradicts(c call) bool {
 		return o.Status != "cancelled"
 	case c.status == http.StatusOK:
 		return o.Status != "refunded" || o.restocked != c.restock
-	case c.action == pay && c.problem == problemRefundDue:
+	case c.action == pay && c.problem == client.RefundDue:
 		return o.paidBy(c.payment)
-	case c.action == cancel && c.problem == problemWrongStatus:
+	case c.action == cancel && c.problem == client.WrongStatus:
 		return o.Status == "cancelled"
 	}
 	return true // only this answer is correct, because refunds are sent for paid orders only

@@ -69,19 +69,6 @@ func runWith(t *testing.T, change func(*settings), args ...string) (code int, st
 // patient is a limit for a rush that normally ends sooner, even on a busy machine.
 const patient = "--limit=2m"
 
-// loadOpenly runs an open load until one of its runs has sent every due order. A load that ends
-// while the machine pauses drops the last ones.
-func loadOpenly(t *testing.T, folder string, args ...string) (code int, run *results.Run) {
-	t.Helper()
-	for range 10 {
-		code, _, _ = runHere(t, append(args, "--out", folder)...)
-		if run = written(t, folder); run.Strategies[0].Dropped == 0 {
-			break
-		}
-	}
-	return code, run
-}
-
 // TestTarget_Other checks the laboratory's errors for services that it cannot load.
 func TestTarget_Other(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }))
@@ -833,9 +820,14 @@ func TestOpenLoad(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "out")
 	s := startServices(t, "--strategies", "merged", "--instances", "1", "--rate", "50")
-	code, run := loadOpenly(t, folder, s.arguments(s.fleet.urls, "--rate", "50", "--duration", "1s")...)
-	if code != command.ExitOK {
-		t.Errorf("exit code %d", code)
+	var run *results.Run
+	for range 10 { // a load that ends while the machine pauses drops the last orders
+		if code, _, _ := runHere(t, s.arguments(s.fleet.urls, "--rate", "50", "--duration", "1s", "--out", folder)...); code != command.ExitOK {
+			t.Errorf("exit code %d", code)
+		}
+		if run = written(t, folder); run.Strategies[0].Dropped == 0 {
+			break
+		}
 	}
 	r := run.Strategies[0]
 	if r.Rate != 50 || r.Accepted != 50 || r.Dropped != 0 || r.Repeats < 10 || r.Requests != 50+r.Repeats || r.Verdict != results.AsPromised {
@@ -882,14 +874,9 @@ func TestAudit_Fails(t *testing.T) {
 	}
 }
 
-// roundTrip is a transport that calls a function.
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // openLoad returns a lab that loads a service without a network, so that it can run in a bubble.
 func openLoad(service http.Handler, s settings) (*lab, *fleet) {
-	c := load.NewClient(roundTrip(func(r *http.Request) (*http.Response, error) {
+	c := load.NewClient(testenv.Transport(func(r *http.Request) (*http.Response, error) {
 		for name, values := range r.Header { // as a server reads them
 			r.Header[http.CanonicalHeaderKey(name)] = values
 		}
@@ -1009,58 +996,29 @@ func written(t *testing.T, folder string) *results.Run {
 	return run
 }
 
-// TestSlowService checks that a slow service does not slow the open load.
-func TestSlowService(t *testing.T) {
-	t.Parallel()
-	// The shop serves 20 orders a second, one at a time. 50 arrive within a second, so
-	// the last one waits for more than a second.
-	server := httptest.NewServer(&shop{units: 1000, slow: 50 * time.Millisecond, workers: make(chan struct{}, 1)})
-	defer server.Close()
-	code, run := loadOpenly(t, t.TempDir(), "--target", server.URL, "--rate", "50", "--duration", "1s")
-	if code != command.ExitOK {
-		t.Errorf("exit code %d", code)
-	}
-	if r := run.Strategies[0]; r.P99 == nil || *r.P99 < 1000 || r.Accepted != 50 {
-		t.Errorf("p99 %s ms, %d accepted", table.Optional("%.2f", r.P99), r.Accepted)
-	}
-}
-
 // TestSearch searches for the highest rate of a shop whose rate is known.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name    string
-		shop    *shop
-		p99     string
-		low     int // lower bound of the highest rate
-		high    int // upper bound
+		slow    time.Duration // duration of each order
+		workers int           // orders that the shop serves at a time
+		p99     time.Duration
+		highest int
 		says    string
-		atLeast int64
 	}{
-		// 20 ms for each order: the shop serves up to 150 orders within 3 s.
-		{"in between", &shop{units: 100000, slow: 20 * time.Millisecond, workers: make(chan struct{}, 1)}, "2s", 50, 160, "the lowest that misses it", 50},
-		{"none", &shop{units: 100000, slow: 600 * time.Millisecond}, "500ms", 0, 0, "even this rate misses a p99 of 500ms", 50},
+		{"in between", 20 * time.Millisecond, 1, 2 * time.Second, 150, "the lowest that misses it: 156 a second"}, // 150 orders of a second take 3 s
+		{"none", 600 * time.Millisecond, 1000, 500 * time.Millisecond, 0, "even this rate misses a p99 of 500ms"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(test.shop)
-			defer server.Close()
-			folder := t.TempDir()
-			search := func() (code int, out string, r results.Result) {
-				code, out, _ = runHere(t, "--target", server.URL, "--search", "--probes", "1", "--p99", test.p99, "--duration", "1s", "--out", folder)
-				return code, out, written(t, folder).Strategies[0]
-			}
-			code, out, r := search()
-			// Try again if the machine was too busy for the lowest rate.
-			for try := 1; try < 5 && r.Highest != nil && *r.Highest < test.low; try++ {
-				code, out, r = search()
-			}
-			if code != command.ExitOK || r.Highest == nil || *r.Highest < test.low || *r.Highest > test.high || r.Accepted < test.atLeast {
-				t.Errorf("exit code %d: %+v", code, r)
-			}
-			if !strings.Contains(out, "highest rate") || !strings.Contains(out, test.says) {
-				t.Errorf("the output does not contain %q", test.says)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				l, f := openLoad(&shop{units: 100_000, slow: test.slow, workers: make(chan struct{}, test.workers)}, settings{Search: true, Probes: 1, P99: test.p99, Duration: time.Second})
+				r, err := l.highest(t.Context(), mustFind(t, "lua"), f)
+				if err != nil || r.Highest == nil || *r.Highest != test.highest || r.Accepted != int64(r.Rate) || !strings.Contains(r.Load, test.says) {
+					t.Errorf("%v: %+v", err, r)
+				}
+			})
 		})
 	}
 }
@@ -1104,7 +1062,7 @@ func startLoading(t *testing.T, parent []string, says string, args ...string) *r
 	command := slices.Concat(parent, []string{program, "--api", testenv.Build(t, "./cmd/api")}, args)
 	r := &running{Cmd: exec.Command(command[0], command[1:]...), temp: t.TempDir()}
 	r.Env = append(os.Environ(), "TMPDIR="+r.temp, asLoadTest+"=1")
-	r.WaitDelay = time.Minute
+	r.WaitDelay = testenv.Patience
 	r.Stdout, r.Stderr = &r.stdout, &r.stderr
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
@@ -1131,22 +1089,6 @@ func (r *running) processes() (ids []string) {
 func (r *running) folders() []string {
 	found, _ := filepath.Glob(filepath.Join(r.temp, "*"))
 	return found
-}
-
-// TestKilled checks that a killed load test leaves no process and no file behind. By default it is
-// skipped, because TestServersEndWithTheirProcess of testenv checks the same for other servers.
-func TestKilled(t *testing.T) {
-	t.Parallel()
-	if !testenv.Thorough() {
-		t.Log("only in a thorough run")
-		return
-	}
-	r := startLoading(t, nil, "lua: loading", "--strategies", "lua", "--instances", "1", "--clients", "1", "--stock", "1000000", "--limit", "1m")
-	if err := r.Process.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	_ = r.Wait()
-	testenv.Await(t, "all processes and folders are gone", func() bool { return len(r.processes()) == 0 && len(r.folders()) == 0 })
 }
 
 // TestGoRunKilled kills the go run that started the load test. The load test receives no

@@ -118,7 +118,7 @@ func TestSampleQueued(t *testing.T) {
 		l.sampleQueued(t.Context(), rec, service.URL, answeredQueued(numbered(n)))
 	}
 	l.sampleQueued(t.Context(), rec, "http://127.0.0.1:1", answeredQueued(numbered(1))) // no answer
-	l.sampleQueued(t.Context(), rec, service.URL, answered(numbered(0), refused, 409, load.SoldOut))
+	l.sampleQueued(t.Context(), rec, service.URL, answered(numbered(0), refused, 409, client.SoldOut))
 	if found := rec.found(); len(found) != 1 || found[0].Kind != results.Unseen || found[0].Count != 2 || rec.sampled != 3 {
 		t.Errorf("%v, %d sampled", found, rec.sampled)
 	}

@@ -20,14 +20,6 @@ const (
 	turnedDown = "turned down"
 )
 
-// Problem types of the service.
-const (
-	problemBusy        = "busy"
-	problemInProgress  = "in-progress"
-	problemRefundDue   = "refund-due"
-	problemWrongStatus = "wrong-status"
-)
-
 // answer is the record of one request.
 type answer struct {
 	load.Answer

@@ -120,7 +120,7 @@ func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked ord
 func (r *record) pair(first, twin sent) sent {
 	switch {
 	case first.promised() && !(twin.promised() && first.Replayed):
-	case twin.promised(), twin.outcome == failed && twin.unknown(), first.Problem == problemInProgress: // the answer to the twin counts
+	case twin.promised(), twin.outcome == failed && twin.unknown(), first.Problem == client.InProgress: // the answer to the twin counts
 		first, twin = twin, first
 	}
 	if !first.promised() {
@@ -130,7 +130,7 @@ func (r *record) pair(first, twin sent) sent {
 	switch {
 	case twin.promised():
 		r.compare(first, twin)
-	case twin.outcome == failed && twin.Problem != problemInProgress:
+	case twin.outcome == failed && twin.Problem != client.InProgress:
 		r.fail("repeat: " + twin.Failure())
 		r.repeatsFailed.Add(1)
 	}
@@ -176,7 +176,7 @@ func (r *record) compare(first, second sent) {
 	if second.repeats(first) {
 		return
 	}
-	got := fmt.Sprintf("%d %s", second.Status, second.Problem)
+	got := second.Failure()
 	if second.promised() {
 		got = fmt.Sprintf("%d with %v", second.Status, second.order)
 	}

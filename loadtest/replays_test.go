@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -361,12 +362,12 @@ func TestRecord(t *testing.T) {
 	rec := newRecord()
 	for n, outcome := range []string{accepted, refused, queued, failed} {
 		for range n + 1 {
-			rec.add(answered(numbered(n), outcome, 503, problemBusy))
+			rec.add(answered(numbered(n), outcome, 503, client.Busy))
 		}
 	}
 	rec.turnedDown.Add(5)
 	rec.heard(load.Answer{Status: 201})
-	rec.heard(load.Answer{Status: 503, Problem: problemBusy})
+	rec.heard(load.Answer{Status: 503, Problem: client.Busy})
 	rec.heard(load.Answer{Problem: load.TimedOut})
 	rec.repeats.Add(6)
 	rec.repeatsFailed.Add(7)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -21,7 +20,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 
-	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
+	"github.com/holdfast-stock/holdfast/internal/assembly/backendtest"
 	"github.com/holdfast-stock/holdfast/internal/store"
 )
 
@@ -134,26 +133,8 @@ func redisClients(addrs []string) (clients []redis.UniversalClient, closeAll fun
 
 func openOurs(backend string) func(ctx context.Context, addrs []string, name string, goroutines int) (opened, error) {
 	return func(ctx context.Context, addrs []string, name string, _ int) (opened, error) {
-		b, ok := backends.Find(backend)
-		if !ok {
-			return opened{}, fmt.Errorf("no backend %q", backend)
-		}
-		servers := backends.Servers{ZooKeeper: strings.Join(addrs, ","), Etcd: strings.Join(addrs, ",")}
-		closeClients := func() {}
-		if backend == "redis" || backend == "redlock" {
-			servers.Redlock, closeClients = redisClients(addrs)
-			servers.Redis = servers.Redlock[0]
-		}
-		if b.Flag == "db" {
-			pool, err := store.OpenSessions(addrs[0])
-			if err != nil {
-				return opened{}, err
-			}
-			servers.SQL, closeClients = pool, func() { _ = pool.Close() }
-		}
-		locker, closeLocker, err := b.Open(ctx, servers)
+		locker, closeLocker, err := backendtest.Open(ctx, backend, addrs, 0)
 		if err != nil {
-			closeClients()
 			return opened{}, err
 		}
 		return opened{
@@ -164,10 +145,7 @@ func openOurs(backend string) func(ctx context.Context, addrs []string, name str
 				}
 				return func() error { return lease.Unlock(context.Background()) }, nil
 			},
-			close: func() {
-				_ = closeLocker()
-				closeClients()
-			},
+			close: func() { _ = closeLocker() },
 		}, nil
 	}
 }

@@ -373,7 +373,7 @@ func runCell(ctx context.Context, c cell, on servers, lock string, duration time
 		}
 		processes.close()
 	}()
-	j := job{c.contestant.backend, c.contestant.name, on.addrs(), lock, c.arrangement.goroutines}
+	j := job{c.contestant.backend, c.contestant.name, on.list.Addrs(), lock, c.arrangement.goroutines}
 	if err := processes.start(ctx, c.arrangement.processes, j); err != nil {
 		return s, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly/backendtest"
 	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
@@ -18,51 +19,18 @@ import (
 // servers are the servers of one backend.
 type servers struct {
 	backend string
-	list    []interface{ Addr() string }
+	list    backendtest.Servers
 }
 
 func startServers(t testenv.T, backend string) servers {
-	s := servers{backend: backend}
-	switch backend {
-	case "redis":
-		s.list = append(s.list, testenv.OwnRedis(t))
-	case "redlock":
-		for range 3 {
-			s.list = append(s.list, testenv.OwnRedis(t))
-		}
-	case "zookeeper":
-		s.list = append(s.list, testenv.OwnZooKeeper(t))
-	case "etcd":
-		s.list = append(s.list, testenv.OwnEtcd(t))
-	case "mysql":
-		s.list = append(s.list, migrated(t, testenv.OwnMariaDB(t)))
-	case "postgres":
-		s.list = append(s.list, migrated(t, testenv.OwnPostgres(t, "-c", "shared_preload_libraries=pg_stat_statements"), "CREATE EXTENSION pg_stat_statements"))
+	if backend != "postgres" {
+		return servers{backend, backendtest.Start(t, backend)}
+	}
+	s := servers{backend, backendtest.InDatabase(t, testenv.OwnPostgres(t, "-c", "shared_preload_libraries=pg_stat_statements"))}
+	if err := storetest.SQL(t, s.list[0].Addr()).DB().Exec("CREATE EXTENSION pg_stat_statements").Error; err != nil {
+		t.Fatalf("counting the statements of PostgreSQL: %v", err)
 	}
 	return s
-}
-
-// database is a server whose address is the URL of a migrated database.
-type database struct{ *testenv.DatabaseServer }
-
-func (d database) Addr() string { return d.URL() }
-
-// migrated migrates the server's database and runs the statements in it.
-func migrated(t testenv.T, server *testenv.DatabaseServer, statements ...string) database {
-	ledger := storetest.Migrated(t, server.URL())
-	for _, statement := range statements {
-		if err := ledger.DB().Exec(statement).Error; err != nil {
-			t.Fatalf("%s: %v", statement, err)
-		}
-	}
-	return database{server}
-}
-
-func (s servers) addrs() (addrs []string) {
-	for _, server := range s.list {
-		addrs = append(addrs, server.Addr())
-	}
-	return addrs
 }
 
 // counters are the totals of a backend's servers so far. NaN means that a counter is unknown.
@@ -114,7 +82,7 @@ func known(all map[string]float64, name string) float64 {
 }
 
 func (s servers) countRedis(ctx context.Context, sends []string) (total counters, err error) {
-	for _, addr := range s.addrs() {
+	for _, addr := range s.list.Addrs() {
 		client := redis.NewClient(&redis.Options{Addr: addr})
 		info, err := client.InfoMap(ctx, "commandstats").Result()
 		_ = client.Close()

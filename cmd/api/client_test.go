@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -18,7 +17,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -45,7 +43,7 @@ func TestMain(m *testing.M) {
 
 // client calls the API over HTTP. The tests use the running service only through it.
 var client = &http.Client{
-	Timeout: 20 * time.Second,
+	Timeout: testenv.Patience,
 	Transport: &http.Transport{
 		MaxIdleConnsPerHost: 100,
 		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, // TestTLS verifies
@@ -55,23 +53,11 @@ var client = &http.Client{
 
 // call sends a request and returns the status and the body.
 func call(ctx context.Context, method, url, body string, headers ...string) (status int, answer []byte, err error) {
-	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader([]byte(body)))
+	response, answer, err := testenv.Call(ctx, client, method, url, body, headers...)
 	if err != nil {
 		return 0, nil, err
 	}
-	if body != "" {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	response, err := client.Do(r)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer response.Body.Close()
-	answer, err = io.ReadAll(response.Body)
-	return response.StatusCode, answer, err
+	return response.StatusCode, answer, nil
 }
 
 // mustCall sends a request and fails the test unless the answer has the status. It repeats a

@@ -75,7 +75,7 @@ func trust(cert *x509.Certificate) *tls.Config {
 func trusting(t *testing.T, cert *x509.Certificate, http2 bool) *http.Client {
 	transport := &http.Transport{TLSClientConfig: trust(cert), ForceAttemptHTTP2: http2}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+	return &http.Client{Transport: transport, Timeout: testenv.Patience}
 }
 
 // keptConnection sends all requests of a client over one connection of HTTP/1.1. A Transport opens
@@ -116,19 +116,7 @@ func TestTLS(t *testing.T) {
 		t.Fatalf("the log says %s", api.URL())
 	}
 	ask := func(client *http.Client, method, url, body string) (*http.Response, error) {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if body != "" {
-			r.Header.Set("Content-Type", "application/json")
-		}
-		response, err := client.Do(r)
-		if err == nil {
-			_, _ = io.Copy(io.Discard, response.Body)
-			_ = response.Body.Close()
-		}
+		response, _, err := testenv.Call(t.Context(), client, method, url, body)
 		return response, err
 	}
 	placed := func(what string, client *http.Client, proto int) {

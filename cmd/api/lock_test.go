@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly/backendtest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -16,18 +17,17 @@ var grantedLocks = regexp.MustCompile(`holdfast_lock_requests_total\{result="gra
 // every kind of lock. Unless the run is thorough, it uses locks in Redis and in the database.
 func TestLocks(t *testing.T) {
 	t.Parallel()
-	none := func(*testing.T) []string { return nil }
 	for _, test := range []struct {
 		lock, strategy string
 		stores         pair
-		servers        func(t *testing.T) []string // flags that name the servers of the lock
+		inStores       bool // the locks are in the Redis or the database of the service
 	}{
-		{"redis", "lock", mariaDBAndRedis, none},
-		{"postgres", "segment-lock", postgresAndRedis, none},
-		{"mysql", "lock", mariaDBAndRedis, none},
-		{"redlock", "segment-lock", mariaDBAndRedis, func(t *testing.T) []string { return []string{"--redlock", testenv.OwnRedlock(t)} }},
-		{"zookeeper", "lock", mariaDBAndRedis, func(t *testing.T) []string { return []string{"--zookeeper", testenv.ZooKeeper(t)} }},
-		{"etcd", "segment-lock", mariaDBAndRedis, func(t *testing.T) []string { return []string{"--etcd", testenv.Etcd(t)} }},
+		{"redis", "lock", mariaDBAndRedis, true},
+		{"postgres", "segment-lock", postgresAndRedis, true},
+		{"mysql", "lock", mariaDBAndRedis, true},
+		{"redlock", "segment-lock", mariaDBAndRedis, false},
+		{"zookeeper", "lock", mariaDBAndRedis, false},
+		{"etcd", "segment-lock", mariaDBAndRedis, false},
 	} {
 		if !testenv.Thorough() && test.lock != "redis" && test.lock != "postgres" {
 			continue
@@ -35,7 +35,9 @@ func TestLocks(t *testing.T) {
 		t.Run(test.lock, func(t *testing.T) {
 			t.Parallel()
 			args := append(migrated(t, test.stores.flags(t)), "--guard", "off", "--lock", test.lock, "--strategy", test.strategy)
-			args = append(args, test.servers(t)...)
+			if !test.inStores {
+				args = append(args, backendtest.Flags(t, test.lock)...)
+			}
 			one, two := serveHere(t, args...), serveHere(t, args...)
 			setStock(t, one.URL(), "hot", 50)
 			c := rush(t.Context(), 16, "hot", one.URL(), two.URL())

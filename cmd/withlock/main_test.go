@@ -26,6 +26,8 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
+	"github.com/holdfast-stock/holdfast/internal/assembly/backendtest"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/recipe"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
@@ -156,39 +158,17 @@ func with(flags []string, more ...string) []string {
 // shell returns the arguments that run the script.
 func shell(script string) []string { return []string{"--", "sh", "-c", script} }
 
-// backendNames are the backends that lock between processes.
-var backendNames = []string{"redis", "redlock", "zookeeper", "etcd", "mysql", "postgres"}
-
-// serversOf returns the flags for the servers of a backend.
-func serversOf(t *testing.T, backend string) []string {
-	t.Helper()
-	switch backend {
-	case "redis":
-		return []string{"--redis", testenv.Redis(t)}
-	case "redlock":
-		return []string{"--redlock", testenv.OwnRedlock(t)}
-	case "zookeeper":
-		return []string{"--zookeeper", testenv.ZooKeeper(t)}
-	case "etcd":
-		return []string{"--etcd", testenv.Etcd(t)}
-	case "mysql":
-		return []string{"--db", storetest.MigratedURL(t, testenv.MariaDB(t))}
-	default:
-		return []string{"--db", storetest.MigratedURL(t, testenv.Postgres(t))}
-	}
-}
-
 // forAll runs the test on every backend in a thorough run, and otherwise on some. Together, the
 // tests that call forAll use each backend once. withlock's behaviour depends on the backend in two
 // ways: whether it has tokens, and whether a connection holds the lock.
 func forAll(t *testing.T, some []string, test func(t *testing.T, flags []string)) {
-	for _, name := range backendNames {
-		if !testenv.Thorough() && !slices.Contains(some, name) {
+	for _, name := range backends.Names() {
+		if name == "local" || !testenv.Thorough() && !slices.Contains(some, name) { // local locks within one process
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, with(serversOf(t, name), "--lock", name, "--name", "withlock/"+uuid.NewString()))
+			test(t, with(backendtest.Flags(t, name), "--lock", name, "--name", "withlock/"+uuid.NewString()))
 		})
 	}
 }

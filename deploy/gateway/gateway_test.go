@@ -346,7 +346,7 @@ func (s *shop) raw(request string) answer {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 	check(s.t, err)
 	defer conn.Close()
-	check(s.t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	check(s.t, conn.SetDeadline(time.Now().Add(testenv.Patience)))
 	_, err = io.WriteString(conn, request)
 	check(s.t, err)
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -815,13 +815,9 @@ func noInstance(s *shop) {
 func rateLimits(s *shop) {
 	from := func(address string) (status int) {
 		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-		own := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
-		r, err := http.NewRequest("GET", s.url+"/stock", nil)
+		own := &http.Client{Timeout: testenv.Patience, Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
+		response, _, err := testenv.Call(context.Background(), own, "GET", s.url+"/stock", "", "X-Forwarded-For", fmt.Sprintf("192.0.2.%d", rand.IntN(255)))
 		check(s.t, err)
-		r.Header.Set("X-Forwarded-For", fmt.Sprintf("192.0.2.%d", rand.IntN(255)))
-		response, err := own.Do(r)
-		check(s.t, err)
-		check(s.t, response.Body.Close())
 		return response.StatusCode
 	}
 	limited := false

@@ -6,7 +6,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -281,7 +280,7 @@ func (s *shop) count(sku string, ahead, n, available int) {
 	check(s.t, s.redis.HSet(context.Background(), "holdfast:{"+s.ledger.String()+"}:count", sku, fmt.Sprintf("%d %d 0 0 0", epoch, available)).Err())
 }
 
-var client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+var client = &http.Client{Timeout: testenv.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
 // answer is the answer to a request.
 type answer struct {
@@ -294,23 +293,11 @@ func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) 
 
 // call sends a request. Its body is JSON unless the headers say otherwise.
 func call(method, url, body string, headers ...string) (answer, error) {
-	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	response, text, err := testenv.Call(context.Background(), client, method, url, body, headers...)
 	if err != nil {
 		return answer{}, err
 	}
-	if body != "" {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	response, err := client.Do(r)
-	if err != nil {
-		return answer{}, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	return answer{response.StatusCode, response.Header, string(text)}, err
+	return answer{response.StatusCode, response.Header, string(text)}, nil
 }
 
 // order returns the body of an order. Its arguments are quantity, SKU, quantity,

@@ -17,8 +17,9 @@ import (
 
 // A test states an order of events, not a duration. It waits for events with testenv.Await,
 // AwaitSuccess, Receive or Poll, which share one bound. So test code may not sleep, have its own
-// timeouts, or fail because something took too long. In a bubble of testing/synctest, it may do all
-// of that, because its clock does not depend on the machine. A benchmark checks what must be fast.
+// timeouts, also of clients and connections, or fail because something took too long. In a bubble of
+// testing/synctest, it may do all of that, because its clock does not depend on the machine. A
+// benchmark checks what must be fast.
 //
 // A call that takes a context waits for testenv.Patience. A context that ends within less than a
 // second is not a bound, but what a test is about: the call must notice its end.
@@ -30,11 +31,14 @@ import (
 
 // timed lists the functions that may measure time, sleep and have timeouts, with the reasons.
 var timed = map[string]string{
-	"internal/testenv/await.go Poll":      "the one bound, and the pauses between two checks",
-	"internal/testenv/await.go Dither":    "the work of a client or of a holder: no test depends on its length",
-	"internal/faults/faults.go later":     "a part of the fault: a statement that arrives late",
-	"internal/faults/redis.go fail":       "a part of the fault: the client's own timeout",
-	"loadtest/loadtest_test.go ServeHTTP": "the time that a service takes for an order is what open loads measure",
+	"internal/testenv/await.go Poll":         "the one bound, and the pauses between two checks",
+	"internal/testenv/await.go AwaitSuccess": "a test that has failed: the event may depend on the failed step",
+	"internal/testenv/await.go Dither":       "the work of a client or of a holder: no test depends on its length",
+	"internal/faults/faults.go later":        "a part of the fault: a statement that arrives late",
+	"internal/faults/redis.go fail":          "a part of the fault: the client's own timeout",
+	"internal/testenv/zookeeper.go Monitor":  "a server that is starting may never answer, and is asked again",
+	"deploy/settings_test.go run":            "a server that is starting may never answer, and is asked again",
+	"loadtest/loadtest_test.go ServeHTTP":    "the time that a service takes for an order is what open loads measure",
 
 	"internal/ledger/sqltx/postgres_test.go TestCommit_StandbyAway": "the standby never confirms, however long the test waits",
 	"internal/lock/etcd/address_test.go TestCredentialsAndTLS":      "New must fail, although it has the time to succeed",
@@ -44,6 +48,8 @@ var timed = map[string]string{
 	"internal/lock/locktest/faults.go endsWithin":    "the end of a lease, and what a Locker does not show: who waits",
 	"internal/lock/locktest/faults.go connectionCut": "a lease may have ended because the machine was busy",
 	"internal/protocol/faults_test.go seedsFrom":     "a flag says for how long",
+	"internal/protocol/faults_test.go run":           "a part of the fault: a client that gives up",
+	"internal/faults/faults_test.go executeUnder":    "a part of the fault: a client that gives up",
 	"internal/protocol/storm_test.go runStorm":       "a storm may last longer than the one bound",
 	"internal/protocol/storm_test.go run":            "a part of the storm",
 	"internal/protocol/storm_test.go send":           "a part of the storm",
@@ -56,7 +62,7 @@ var timed = map[string]string{
 }
 
 // support lists the packages, apart from tests, that hold test code.
-var support = []string{"internal/testenv", "internal/testenv/...", "internal/faults", "internal/store/storetest", "internal/lock/locktest", "internal/stock/gatetest", "internal/ledger/cutter/cuttertest"}
+var support = []string{"internal/testenv", "internal/testenv/...", "internal/faults", "internal/store/storetest", "internal/assembly/backendtest", "internal/lock/locktest", "internal/stock/gatetest", "internal/ledger/cutter/cuttertest"}
 
 // inBubble is the mark on a line with a sleep that runs in a bubble, where the rules cannot detect
 // that.
@@ -66,6 +72,7 @@ const inBubble = "in a bubble"
 type timing struct {
 	set     *token.FileSet
 	files   map[string]*ast.File // files by path
+	seconds map[string]bool      // constants and variables that are numbers of seconds, by declaration and name
 	bubbles map[ast.Node]bool    // literals and declarations of functions that run in bubbles
 	runners map[string]bool      // functions that call synctest.Test and have a function as parameter
 }
@@ -154,6 +161,46 @@ func (t *timing) findBubbles() {
 	}
 }
 
+// findSeconds finds the constants and variables that are numbers of seconds.
+func (t *timing) findSeconds() {
+	t.seconds = make(map[string]bool)
+	for found := -1; found != len(t.seconds); { // also those that are multiples of others
+		found = len(t.seconds)
+		t.visit(func(_ string, around []ast.Node, n ast.Node) {
+			in := ""
+			if len(around) > 1 {
+				in = declared(around[1])
+			}
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				for i, value := range n.Values {
+					t.addSeconds(in, n.Names[i], value)
+				}
+			case *ast.AssignStmt:
+				for i, value := range n.Rhs {
+					t.addSeconds(in, n.Lhs[i], value)
+				}
+			}
+		})
+	}
+}
+
+// addSeconds adds a name of the declaration if its value is a number of seconds. The one bound is
+// allowed everywhere.
+func (t *timing) addSeconds(in string, name, value ast.Expr) {
+	if x, ok := name.(*ast.Ident); ok && x.Name != "Patience" && t.isSeconds(in, value) {
+		t.seconds[in+" "+x.Name] = true
+	}
+}
+
+// declared returns the name of a function, or "" for another declaration of a file.
+func declared(n ast.Node) string {
+	if f, ok := n.(*ast.FuncDecl); ok {
+		return f.Name.Name
+	}
+	return ""
+}
+
 // isDeclared reports whether n declares the function or method with that name.
 func isDeclared(n ast.Node, name *ast.Ident) bool {
 	f, ok := n.(*ast.FuncDecl)
@@ -164,8 +211,8 @@ func (t *timing) isInBubble(around []ast.Node) bool {
 	return slices.ContainsFunc(around, func(n ast.Node) bool { return t.bubbles[n] })
 }
 
-// elapsed returns the expressions and variables of a function that measure elapsed time.
-func elapsed(f *ast.FuncDecl) func(e ast.Expr) bool {
+// elapsed returns the expressions and variables of a declaration that measure elapsed time.
+func elapsed(f ast.Node) func(e ast.Expr) bool {
 	variables := make(map[string]bool)
 	measures := func(e ast.Expr) bool {
 		if x, ok := e.(*ast.Ident); ok {
@@ -198,6 +245,7 @@ func elapsed(f *ast.FuncDecl) func(e ast.Expr) bool {
 // used.
 func (t *timing) faults(used map[string]bool) (faults []string) {
 	t.findBubbles()
+	t.findSeconds()
 	allowed := make(map[string]map[int]bool) // lines that are marked as in a bubble
 	for name, file := range t.files {
 		allowed[name] = make(map[int]bool)
@@ -207,35 +255,35 @@ func (t *timing) faults(used map[string]bool) (faults []string) {
 			}
 		}
 	}
-	measures := make(map[*ast.FuncDecl]func(ast.Expr) bool)
+	measures := make(map[ast.Node]func(ast.Expr) bool)
 	t.visit(func(file string, around []ast.Node, n ast.Node) {
 		if len(around) < 2 || t.isInBubble(around) {
 			return
 		}
-		f, ok := around[1].(*ast.FuncDecl)
-		if !ok || strings.HasPrefix(f.Name.Name, "Benchmark") || strings.HasPrefix(f.Name.Name, "Example") {
+		in := declared(around[1])
+		if strings.HasPrefix(in, "Benchmark") || strings.HasPrefix(in, "Example") {
 			return
 		}
-		if measures[f] == nil {
-			measures[f] = elapsed(f)
+		if measures[around[1]] == nil {
+			measures[around[1]] = elapsed(around[1])
 		}
-		fault := rule(around, n, measures[f])
+		fault := t.rule(around, n, measures[around[1]])
 		where := t.set.Position(n.Pos())
 		if fault == "" || allowed[file][where.Line] && len(t.bubbles) > 0 {
 			return
 		}
-		if key := file + " " + f.Name.Name; timed[key] != "" {
+		if key := file + " " + in; timed[key] != "" {
 			used[key] = true
 			return
 		}
-		faults = append(faults, fmt.Sprintf("%s:%d: %s %s", file, where.Line, f.Name.Name, fault))
+		faults = append(faults, fmt.Sprintf("%s:%d: %s %s", file, where.Line, in, fault))
 	})
 	slices.Sort(faults)
 	return faults
 }
 
 // rule returns which rule the node breaks.
-func rule(around []ast.Node, n ast.Node, measures func(ast.Expr) bool) string {
+func (t *timing) rule(around []ast.Node, n ast.Node, measures func(ast.Expr) bool) string {
 	switch n := n.(type) {
 	case *ast.SelectorExpr:
 		switch pkg, name := call(n); {
@@ -248,9 +296,11 @@ func rule(around []ast.Node, n ast.Node, measures func(ast.Expr) bool) string {
 			return "has a deadline of its own"
 		}
 	case *ast.CallExpr:
-		switch pkg, name := call(n); {
-		case pkg == "context" && (name == "WithTimeout" || name == "WithTimeoutCause") && isSeconds(n.Args[1]),
-			pkg == "time" && (name == "AfterFunc" || name == "NewTimer") && isSeconds(n.Args[0]):
+		if bound := boundOf(n); bound != nil && t.isSeconds(declared(around[1]), bound) {
+			return "has a timeout of its own"
+		}
+	case *ast.KeyValueExpr:
+		if field, ok := n.Key.(*ast.Ident); ok && (field.Name == "Timeout" || field.Name == "DialTimeout") && t.isSeconds(declared(around[1]), n.Value) {
 			return "has a timeout of its own"
 		}
 	case *ast.BinaryExpr:
@@ -264,10 +314,29 @@ func rule(around []ast.Node, n ast.Node, measures func(ast.Expr) bool) string {
 	return ""
 }
 
-// isSeconds reports whether the expression is a number of seconds, minutes or hours.
-func isSeconds(e ast.Expr) bool {
-	if product, ok := e.(*ast.BinaryExpr); ok && product.Op == token.MUL {
-		return isSeconds(product.X) || isSeconds(product.Y)
+// boundOf returns the argument that bounds a call or a wait, or nil if n does not bound one.
+func boundOf(n *ast.CallExpr) ast.Expr {
+	switch pkg, name := call(n); {
+	case len(n.Args) == 0:
+	case pkg == "context" && len(n.Args) > 1 && strings.HasPrefix(name, "With"):
+		return n.Args[1]
+	case pkg == "time" && (name == "AfterFunc" || name == "NewTimer"), name == "Poll", name == "SetDeadline", name == "SetReadDeadline", name == "SetWriteDeadline":
+		return n.Args[0]
+	}
+	return nil
+}
+
+// isSeconds reports whether an expression of a declaration is a number of seconds, minutes or hours,
+// or a time that is so much later than another.
+func (t *timing) isSeconds(in string, e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.BinaryExpr:
+		return (e.Op == token.MUL || e.Op == token.ADD) && (t.isSeconds(in, e.X) || t.isSeconds(in, e.Y))
+	case *ast.CallExpr:
+		_, name := call(e)
+		return name == "Add" && len(e.Args) == 1 && t.isSeconds(in, e.Args[0])
+	case *ast.Ident:
+		return t.seconds[in+" "+e.Name] || t.seconds[" "+e.Name]
 	}
 	pkg, name := call(e)
 	return pkg == "time" && (name == "Second" || name == "Minute" || name == "Hour")
@@ -353,6 +422,15 @@ func TestTimingRules(t *testing.T) {
 		{`func TestA(t *testing.T) { ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Minute, err) }`, "TestA has a timeout of its own"},
 		{`func TestA(t *testing.T) { defer time.AfterFunc(50*time.Second, kill).Stop() }`, "TestA has a timeout of its own"},
 		{`func TestA(t *testing.T) { end := time.NewTimer(time.Hour) }`, "TestA has a timeout of its own"},
+		{`const step, limit = 5 * time.Second, 3 * step; func TestA(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), lease+limit) }`, "TestA has a timeout of its own"},
+		{`func TestA(t *testing.T) { ctx, cancel := context.WithDeadline(t.Context(), start.Add(time.Minute)) }`, "TestA has a timeout of its own"},
+		{`func TestA(t *testing.T) { _ = conn.SetDeadline(time.Now().Add(20 * time.Second)) }`, "TestA has a timeout of its own"},
+		{`func TestA(t *testing.T) { _ = conn.SetReadDeadline(start.Add(time.Second)) }`, "TestA has a timeout of its own"},
+		{`func TestA(t *testing.T) { limit := 15 * time.Second; err := testenv.Poll(limit, try) }`, "TestA has a timeout of its own"},
+		{`var c = &http.Client{Timeout: 20 * time.Second}`, "has a timeout of its own"},
+		{`func TestA(t *testing.T) { c := &http.Client{Timeout: 20 * time.Second} }`, "TestA has a timeout of its own"},
+		{`func TestA(t *testing.T) { conn, err := (&net.Dialer{Timeout: time.Minute}).Dial("tcp", address) }`, "TestA has a timeout of its own"},
+		{`func TestA(t *testing.T) { c, err := clientv3.New(clientv3.Config{DialTimeout: 5 * time.Second}) }`, "TestA has a timeout of its own"},
 
 		{`func TestA(t *testing.T) { if took := time.Since(start); took < 5 { t.Error() } }`, ""},
 		{`func TestA(t *testing.T) { if time.Now().Before(end) { t.Error() } }`, ""},
@@ -360,6 +438,12 @@ func TestTimingRules(t *testing.T) {
 		{`func TestA(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), 3*testenv.Patience) }`, ""},
 		{`func TestA(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) }`, ""},
 		{`func TestA(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), lease/2) }`, ""},
+		{`const Patience = time.Minute; const most = 5 * Patience; func TestA(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), most) }`, ""},
+		{`func TestA(t *testing.T) { ctx, cancel := context.WithDeadline(t.Context(), lost.Add(lease+testenv.Patience)) }`, ""},
+		{`func TestA(t *testing.T) { _ = conn.SetDeadline(time.Time{}) }`, ""},
+		{`func TestA(t *testing.T) { c := &http.Client{Timeout: testenv.Patience} }`, ""},
+		{`func TestA(t *testing.T) { const lease = time.Hour }; func wait(lease time.Duration) { ctx, cancel := context.WithTimeout(ctx, lease) }`, ""},
+		{`func TestA(t *testing.T) { v := history.Check(calls, history.Options{Timeout: 50 * time.Millisecond}) }`, ""},
 		{`func TestA(t *testing.T) { synctest.Test(t, func(t *testing.T) { ctx, cancel := context.WithTimeout(t.Context(), time.Minute) }) }`, ""},
 		{`func Example() { ctx, cancel := context.WithTimeout(context.Background(), time.Minute) }`, ""},
 		{`func BenchmarkA(b *testing.B) { if time.Since(start) > 5 { b.Error() } }`, ""},

@@ -175,7 +175,7 @@ func execute(t *testing.T, db *sql.DB, statement string) error {
 // statement, executeUnder gives up early: half a second after it has a connection, or three seconds
 // if the database must run the statement first.
 func executeUnder(t *testing.T, kind Kind, db *sql.DB, statement string) error {
-	limit := 30 * time.Second
+	limit := testenv.Patience
 	switch kind {
 	case Hung:
 		limit = time.Second / 2

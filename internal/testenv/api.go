@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -83,20 +82,11 @@ func (s *APIServer) URL() string { return s.url }
 
 // healthy returns nil if a GET of the URL is answered with 200.
 func healthy(ctx context.Context, visitor *http.Client, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
+	response, answer, err := Call(ctx, visitor, http.MethodGet, url, "")
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", url, response.Status, answer)
 	}
-	response, err := visitor.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		answer, _ := io.ReadAll(response.Body)
-		return fmt.Errorf("%s: %s: %s", url, response.Status, answer)
-	}
-	return nil
+	return err
 }
 
 // Interrupt sends the program SIGTERM.
@@ -118,7 +108,7 @@ func (s *APIServer) Signal(signal syscall.Signal) { must(s.process.signal(signal
 // Wait waits until the program has ended, for at most [Patience], and returns its exit code: -1 if a
 // signal ended it.
 func (s *APIServer) Wait() int {
-	code, err := s.process.wait(Patience)
+	code, err := s.process.wait()
 	must(err)
 	return code
 }

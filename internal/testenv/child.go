@@ -105,7 +105,7 @@ func (c *Child) Close() error {
 	_ = c.process.stdin.Close() // stdin is closed already if the child has ended
 	_, _ = io.Copy(io.Discard, c.reader)
 	defer c.out.Close()
-	if _, err := c.process.wait(maxExit); err != nil {
+	if _, err := c.process.wait(); err != nil {
 		return errors.Join(err, c.process.kill())
 	}
 	return nil

@@ -371,9 +371,7 @@ var databases atomic.Int64
 
 func createDatabase(admin string) (string, error) {
 	name := fmt.Sprintf("holdfast_test_%d_%d", os.Getpid(), databases.Add(1))
-	ctx, cancel := context.WithTimeout(context.Background(), maxStart)
-	defer cancel()
-	if err := onDatabase(ctx, admin, "CREATE DATABASE "+name); err != nil {
+	if err := onDatabase(context.Background(), admin, "CREATE DATABASE "+name); err != nil {
 		return "", err
 	}
 	u, err := url.Parse(admin)
@@ -392,16 +390,14 @@ func dropDatabase(admin, dbURL string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), maxStart)
-	defer cancel()
 	drop := "DROP DATABASE " + strings.TrimPrefix(u.Path, "/")
 	if u.Scheme != "mysql" {
 		drop += " WITH (FORCE)"
 	}
-	return onDatabase(ctx, admin, drop)
+	return onDatabase(context.Background(), admin, drop)
 }
 
-// onDatabase runs one statement on the server at the URL.
+// onDatabase runs one statement on the server at the URL, for at most Patience.
 func onDatabase(ctx context.Context, admin, statement string) error {
 	driver, source, err := DataSource(admin)
 	if err != nil {

@@ -15,9 +15,6 @@ import (
 	"time"
 )
 
-// maxExit bounds the time that a process takes to end or to stop.
-const maxExit = time.Minute
-
 // maxOutput bounds the bytes that are read back of a program's output.
 const maxOutput = 16 << 20
 
@@ -124,13 +121,13 @@ func (p *process) running() error {
 	}
 }
 
-// wait waits until the program has ended, for limit at most, and returns its exit code, or -1 if a
-// signal ended it. Other methods can run meanwhile.
-func (p *process) wait(limit time.Duration) (exitCode int, err error) {
+// wait waits until the program has ended, for Patience at most, and returns its exit code, or -1 if
+// a signal ended it. Other methods can run meanwhile.
+func (p *process) wait() (exitCode int, err error) {
 	p.mu.Lock()
 	cmd, exited := p.cmd, p.exited
 	p.mu.Unlock()
-	if err := p.waitEnded(exited, limit); err != nil {
+	if err := p.waitEnded(exited, Patience); err != nil {
 		return 0, err
 	}
 	return cmd.ProcessState.ExitCode(), nil
@@ -154,7 +151,7 @@ func (p *process) kill() error {
 	// Kill the parent first, because it must not react to the end of its children.
 	ids := WithDescendants(p.cmd.Process.Pid)
 	_ = p.cmd.Process.Kill()
-	if err := p.waitEnded(p.exited, maxExit); err != nil {
+	if err := p.waitEnded(p.exited, Patience); err != nil {
 		return err
 	}
 	return killAll(p.name, ids[1:])
@@ -165,10 +162,10 @@ func killAll(name string, ids []int) error {
 	for _, id := range ids {
 		_ = syscall.Kill(id, syscall.SIGKILL)
 	}
-	return Poll(maxExit, func() error { // they are not children of this process, so no event signals their end
+	return Poll(Patience, func() error { // they are not children of this process, so no event signals their end
 		for _, id := range ids {
 			if !ended(id) {
-				return fmt.Errorf("process %d of %s has not ended %v after SIGKILL", id, name, maxExit)
+				return fmt.Errorf("process %d of %s has not ended %v after SIGKILL", id, name, Patience)
 			}
 		}
 		return nil
@@ -244,9 +241,9 @@ func stopOne(id int) error {
 	if err := syscall.Kill(id, syscall.SIGSTOP); err != nil {
 		return err
 	}
-	return Poll(maxExit, func() error { // no event signals that a thread has stopped
+	return Poll(Patience, func() error { // no event signals that a thread has stopped
 		if !isStopped(id) {
-			return fmt.Errorf("process %d has not stopped %v after SIGSTOP", id, maxExit)
+			return fmt.Errorf("process %d has not stopped %v after SIGSTOP", id, Patience)
 		}
 		return nil
 	})

@@ -221,14 +221,14 @@ func (r *RedisSentinels) URL() string {
 // has lost its replica. The Sentinels reattach the replica after a while, so write and kill the
 // master at once.
 func (r *RedisSentinels) Detach() {
-	ctx, cancel := context.WithTimeout(context.Background(), maxExit)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	replica := redis.NewClient(&redis.Options{Addr: r.Replica.Addr()})
 	defer replica.Close()
 	must(replica.ReplicaOf(ctx, "127.0.0.1", "1").Err())
 	master := redis.NewClient(&redis.Options{Addr: r.Master.Addr()})
 	defer master.Close()
-	must(await(maxExit, func(ctx context.Context) error {
+	must(await(Patience, func(ctx context.Context) error {
 		info, err := master.Info(ctx, "replication").Result()
 		if err == nil && !strings.Contains(info, "connected_slaves:0") {
 			err = fmt.Errorf("the replica is still connected to the master: %s", info)

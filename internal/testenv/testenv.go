@@ -59,7 +59,7 @@ import (
 func Thorough() bool { return os.Getenv("HOLDFAST_TEST_THOROUGH") == "1" }
 
 // maxStart bounds the time from a server's start to its first answer.
-const maxStart = 5 * time.Minute
+const maxStart = 5 * Patience
 
 // T has the methods of a test that testenv needs. *testing.T, *testing.B and
 // *testing.F implement it, and [Run] provides one for a program that is not a

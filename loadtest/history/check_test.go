@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/history"
 )
 
@@ -218,7 +219,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			verdicts := history.Check(test.calls, history.Options{Timeout: time.Minute})
+			verdicts := history.Check(test.calls, history.Options{Timeout: testenv.Patience})
 			v := verdicts[0]
 			if v.SKU != "a" || v.Decision != test.want || !strings.Contains(v.Why, test.says) {
 				t.Errorf("%s: %s (%s), want %s (%s)", v.SKU, v.Decision, v.Why, test.want, test.says)
@@ -265,7 +266,7 @@ func TestCheck_Memory(t *testing.T) {
 	for memory, want := range map[time.Duration]history.Decision{
 		0: history.NotLinearizable, 20 * time.Millisecond: history.NotLinearizable, 100 * time.Millisecond: history.Linearizable,
 	} {
-		if got := history.Check(calls, history.Options{Timeout: time.Minute, Memory: memory})[0]; got.Decision != want {
+		if got := history.Check(calls, history.Options{Timeout: testenv.Patience, Memory: memory})[0]; got.Decision != want {
 			t.Errorf("memory %v: %s (%s), want %s", memory, got.Decision, got.Why, want)
 		}
 	}
@@ -296,7 +297,7 @@ func TestCheck_Part(t *testing.T) {
 	for _, id := range []string{"o", "p", "q", "r", "s", "u"} {
 		calls = append(calls, at(80, 81, read(id, 1)))
 	}
-	v := history.Check(calls, history.Options{Timeout: time.Minute})[0]
+	v := history.Check(calls, history.Options{Timeout: testenv.Patience})[0]
 	var ids []string
 	for _, c := range v.Part {
 		ids = append(ids, c.OrderID)

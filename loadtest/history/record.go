@@ -166,7 +166,7 @@ func (c *Call) readRequest(request *http.Request) {
 func (c *Call) answered(a load.Answer) {
 	c.Status = a.Status
 	if a.Status != 0 || a.Problem == load.NoConnection {
-		c.Problem = a.Problem
+		c.Problem = a.ProblemName()
 	}
 	switch {
 	case a.Status == http.StatusAccepted:
@@ -175,11 +175,11 @@ func (c *Call) answered(a load.Answer) {
 	case a.Status/100 == 2:
 		c.Outcome = Accepted
 		c.readAnswer(a.Body)
-	case a.Problem == load.SoldOut:
+	case a.Problem == client.SoldOut:
 		var p client.Problem
 		_ = json.Unmarshal(a.Body, &p) // a problem without a SKU refuses none
 		c.Outcome, c.SKU = Refused, p.SKU
-	case a.Problem == belowSold:
+	case a.Problem == client.BelowSold:
 		c.Outcome = Refused
 	case a.Unknown():
 		c.Outcome = Unknown
@@ -187,8 +187,6 @@ func (c *Call) answered(a load.Answer) {
 		c.Outcome = Nothing
 	}
 }
-
-const belowSold = "below-sold"
 
 // readAnswer reads the body of a 2xx. An unreadable body leaves its fields empty, and the check
 // reports what is missing.

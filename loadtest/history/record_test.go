@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 	"github.com/holdfast-stock/holdfast/loadtest/history"
 )
 
@@ -81,8 +82,13 @@ func TestRecorder(t *testing.T) {
 	_ = s.Ready(ctx)
 	service.Close()
 	c.Place(ctx, service.URL, request)
-	for _, answer := range []lost{{nil, context.DeadlineExceeded}, {&http.Response{StatusCode: http.StatusCreated, Body: io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF))}, nil}} {
-		observed(answer).Place(ctx, service.URL, request)
+	for _, lost := range []testenv.Transport{
+		func(*http.Request) (*http.Response, error) { return nil, context.DeadlineExceeded },
+		func(*http.Request) (*http.Response, error) { // the answer is cut off
+			return &http.Response{StatusCode: http.StatusCreated, Body: io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF))}, nil
+		},
+	} {
+		observed(lost).Place(ctx, service.URL, request)
 	}
 	unreadable, err := http.NewRequestWithContext(ctx, http.MethodPut, service.URL+"/stock/a", http.NoBody)
 	if err != nil {
@@ -149,14 +155,6 @@ func TestRecorder(t *testing.T) {
 		t.Errorf("found %v", c.Found)
 	}
 }
-
-// lost is a transport that loses an answer, or cuts it off.
-type lost struct {
-	answer *http.Response
-	err    error
-}
-
-func (l lost) RoundTrip(*http.Request) (*http.Response, error) { return l.answer, l.err }
 
 // TestRecorder_Incomplete checks that a recorder reports a missing call, even if later calls can be
 // written.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -98,8 +99,8 @@ func (a answer) promises() bool {
 func (a answer) replayed() bool { return a.header.Get("Idempotent-Replayed") == "true" }
 
 // problem is the answer with a problem of this type.
-func problem(status int, name string) answer {
-	return answer{status, http.Header{"Content-Type": {"application/problem+json"}}, fmt.Appendf(nil, `{"type":"/problems/%s","title":%q,"status":%d}`, name, name, status)}
+func problem(status int, of client.ProblemType) answer {
+	return answer{status, http.Header{"Content-Type": {"application/problem+json"}}, fmt.Appendf(nil, `{"type":%q,"title":"a lie","status":%d}`, of, status)}
 }
 
 // object is a JSON object.
@@ -220,11 +221,11 @@ func (l *Liar) place(c call) answer {
 	switch l.Lie {
 	case "is-busy-after-one-commit-in-ten":
 		if n%10 == 0 {
-			return l.lie(problem(http.StatusServiceUnavailable, "busy"))
+			return l.lie(problem(http.StatusServiceUnavailable, client.Busy))
 		}
 	case "is-unavailable-after-one-commit-in-thirty":
 		if n%30 == 0 {
-			return l.lie(problem(http.StatusServiceUnavailable, "unavailable"))
+			return l.lie(problem(http.StatusServiceUnavailable, client.Unavailable))
 		}
 	case "answers-that-orders-expire-an-hour-later":
 		if expires, err := time.Parse(time.RFC3339, a.object().text("expires_at")); err == nil {
@@ -249,7 +250,7 @@ func (l *Liar) lieInstead(c call, n int64) (a answer, ok bool) {
 	case "answers-before-the-commit":
 		return l.answerFirst(c, request), true
 	case "refuses-every-order":
-		return l.lie(problem(http.StatusConflict, "sold-out")), true
+		return l.lie(problem(http.StatusConflict, client.SoldOut)), true
 	case "stores-all-under-another-buyer":
 		return l.placeForAnother(c, request), true
 	}
@@ -336,7 +337,7 @@ func (l *Liar) change(c call, id string) answer {
 	expired := l.Lie == "revives-without-units" && c.get("/orders/"+id).text("status") == "expired"
 	a := c.forward()
 	if l.Lie == "is-unavailable-after-every-fifth-call" && l.called.Add(1)%5 == 0 && a.status == http.StatusOK {
-		return l.lie(problem(http.StatusServiceUnavailable, "unavailable"))
+		return l.lie(problem(http.StatusServiceUnavailable, client.Unavailable))
 	}
 	o := a.object()
 	due := o.text("type") == "/problems/refund-due"

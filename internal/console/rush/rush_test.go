@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -21,6 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/internal/store"
@@ -63,20 +63,7 @@ func newBench(t *testing.T, change ...func(*Options)) *bench {
 // call sends a request and returns its answer.
 func (b *bench) call(t *testing.T, method, url, body string, headers ...string) (status int, answer string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	for i := 0; i+1 < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	response, err := b.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	response, text, err := testenv.Call(t.Context(), b.client, method, url, body, headers...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +412,7 @@ func TestFinish(t *testing.T) {
 	} {
 		var last Progress
 		r := newRun(t.Context(), Options{Log: slog.New(slog.DiscardHandler)}, func(p Progress) { last = p }, assembly.Spec{}, Settings{"none", test.clients, 5})
-		soldOut, busy := load.Answer{Status: http.StatusConflict, Problem: load.SoldOut}, load.Answer{Status: http.StatusServiceUnavailable, Problem: "busy"}
+		soldOut, busy := load.Answer{Status: http.StatusConflict, Problem: client.SoldOut}, load.Answer{Status: http.StatusServiceUnavailable, Problem: client.Busy}
 		for _, a := range []load.Answer{{Status: http.StatusCreated}, {Status: http.StatusAccepted}, soldOut, soldOut, busy, busy, busy} {
 			r.record(a)
 		}

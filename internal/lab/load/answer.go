@@ -21,24 +21,17 @@ const (
 	Failed   = "failed"
 )
 
-// Problem types of the service.
+// Causes of a failure without an answer, in the place of a problem type.
 const (
-	SoldOut     = "sold-out"
-	BuyerLimit  = "buyer-limit"
-	Unavailable = "unavailable"
-)
-
-// Failures without an answer.
-const (
-	NoConnection = "connection refused" // nothing was sent
-	TimedOut     = "timeout"
-	NoAnswer     = "no answer"
+	NoConnection client.ProblemType = "connection refused" // nothing was sent
+	TimedOut     client.ProblemType = "timeout"
+	NoAnswer     client.ProblemType = "no answer"
 )
 
 // Answer is the answer to one request as it came over the wire.
 type Answer struct {
-	Status   int    // HTTP status; 0: no answer
-	Problem  string // last part of the problem type; without an answer, the cause
+	Status   int                // HTTP status; 0: no answer
+	Problem  client.ProblemType // empty: the answer has none; without an answer, the cause
 	Body     []byte
 	Order    *client.Order // the order in the answer; nil: the public client found none
 	Replayed bool          // the answer is marked as a repetition of the first answer to its key
@@ -52,18 +45,21 @@ func (a Answer) Outcome() string {
 		return Accepted
 	case a.Status == http.StatusAccepted:
 		return Queued
-	case a.Status == http.StatusConflict && (a.Problem == SoldOut || a.Problem == BuyerLimit):
+	case a.Status == http.StatusConflict && (a.Problem == client.SoldOut || a.Problem == client.BuyerLimit):
 		return Refused
 	}
 	return Failed
 }
 
+// ProblemName returns the last part of the problem type or, without an answer, the cause.
+func (a Answer) ProblemName() string { return strings.TrimPrefix(string(a.Problem), "/problems/") }
+
 // Failure names a failure by its status and problem type.
 func (a Answer) Failure() string {
 	if a.Status == 0 {
-		return a.Problem
+		return a.ProblemName()
 	}
-	return strings.TrimSpace(strconv.Itoa(a.Status) + " " + a.Problem)
+	return strings.TrimSpace(strconv.Itoa(a.Status) + " " + a.ProblemName())
 }
 
 // Unknown reports whether a request that failed may have had its effect. Its answer was then lost,
@@ -74,7 +70,7 @@ func (a Answer) Unknown() bool {
 	case a.Status == 0:
 		return a.Problem != NoConnection
 	case a.Status >= 500:
-		return a.Problem == Unavailable || a.Problem == ""
+		return a.Problem == client.Unavailable || a.Problem == ""
 	}
 	return false
 }
@@ -85,14 +81,14 @@ func (a *Answer) readProblem() {
 		return
 	}
 	var problem struct {
-		Type string `json:"type"`
+		Type client.ProblemType `json:"type"`
 	}
 	_ = json.Unmarshal(a.Body, &problem) // a body that is not JSON has no problem type
-	a.Problem = problem.Type[strings.LastIndexByte(problem.Type, '/')+1:]
+	a.Problem = problem.Type
 }
 
 // causeOf names the reason why there is no answer.
-func causeOf(err error) string {
+func causeOf(err error) client.ProblemType {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return NoConnection

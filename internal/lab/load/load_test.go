@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 var oneUnit = client.OrderRequest{BuyerID: "b", Lines: []client.Line{{SKU: "s", Quantity: 1}}}
@@ -73,11 +74,6 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// roundTrip is a transport that calls a function.
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // cut is a body that ends with an error.
 type cut struct{}
 
@@ -89,7 +85,7 @@ func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		err     error
-		failure string
+		failure client.ProblemType
 		unknown bool
 	}{
 		{os.NewSyscallError("connect", syscall.ECONNREFUSED), NoConnection, false},
@@ -97,17 +93,17 @@ func TestNoAnswer(t *testing.T) {
 		{io.EOF, NoAnswer, true},
 		{nil, NoAnswer, true}, // the answer is cut off
 	} {
-		c := NewClient(roundTrip(func(*http.Request) (*http.Response, error) {
+		c := NewClient(testenv.Transport(func(*http.Request) (*http.Response, error) {
 			if test.err != nil {
 				return nil, test.err
 			}
 			return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: cut{}}, nil
 		}))
-		if a := c.Place(t.Context(), "http://127.0.0.1", oneUnit); a.Status != 0 || a.Failure() != test.failure || a.Unknown() != test.unknown {
+		if a := c.Place(t.Context(), "http://127.0.0.1", oneUnit); a.Status != 0 || a.Failure() != string(test.failure) || a.Unknown() != test.unknown {
 			t.Errorf("%v: %+v, unknown outcome %v", test.err, a, a.Unknown())
 		}
 	}
-	if a := NewClient(http.DefaultTransport).Place(t.Context(), "shop", oneUnit); a.Outcome() != Failed || a.Failure() != NoAnswer {
+	if a := NewClient(http.DefaultTransport).Place(t.Context(), "shop", oneUnit); a.Outcome() != Failed || a.Failure() != string(NoAnswer) {
 		t.Errorf("without a URL: %+v", a)
 	}
 }

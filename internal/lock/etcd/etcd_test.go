@@ -73,7 +73,7 @@ func mustAcquire(t *testing.T, b *backend, name string, lost func(error)) *grant
 // belongs to the test.
 func foreignSession(t *testing.T, addr string) *concurrency.Session {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, DialTimeout: testenv.Patience, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
+	"github.com/holdfast-stock/holdfast/internal/assembly/backendtest"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/etcd"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
@@ -26,7 +27,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock/postgres"
 	"github.com/holdfast-stock/holdfast/internal/lock/zookeeper"
 	"github.com/holdfast-stock/holdfast/internal/store"
-	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -62,33 +62,12 @@ func TestMain(m *testing.M) {
 
 // open opens a backend whose servers have the addresses. The Locker has the fault.
 func open(ctx context.Context, name string, addrs []string, fault string, lease time.Duration) (lock.Locker, func() error, error) {
-	all := strings.Join(addrs, ",")
-	flags := backends.Flags{Backend: name, Lease: lease, ZooKeeper: all, Etcd: all, Redlock: all}
-	var client goredis.UniversalClient
-	if flags.UsesRedis() {
-		var err error
-		if client, err = store.OpenRedis(ctx, "redis://"+all); err != nil {
-			return nil, nil, err
-		}
+	l, closeLocker, err := backendtest.Open(ctx, name, addrs, lease)
+	if err != nil || fault == noFault {
+		return l, closeLocker, err
 	}
-	l, closeLocker, err := flags.Open(ctx, client, all, nil)
-	if err == nil && fault != noFault {
-		l = faults[fault].inject(l, client)
-	}
-	return l, func() error {
-		err := closeLocker()
-		if client != nil {
-			err = errors.Join(err, client.Close())
-		}
-		return err
-	}, err
-}
-
-// server is one of a backend's servers.
-type server interface {
-	Addr() string
-	PID() int
-	Restart()
+	client := goredis.NewClient(&goredis.Options{Addr: addrs[0]})
+	return faults[fault].inject(l, client), func() error { return errors.Join(closeLocker(), client.Close()) }, nil
 }
 
 // rig is a backend with its own servers.
@@ -96,52 +75,21 @@ type rig struct {
 	t       *testing.T
 	backend string
 	fault   string // fault of its Lockers
-	servers []server
+	servers backendtest.Servers
 }
 
 // newRig starts the servers.
 func newRig(t *testing.T, backend, fault string) *rig {
-	r := &rig{t: t, backend: backend, fault: fault}
-	switch backend {
-	case "redis":
-		r.servers = []server{testenv.OwnRedis(t)}
-	case "redlock":
-		r.servers = []server{testenv.OwnRedis(t), testenv.OwnRedis(t), testenv.OwnRedis(t)}
-	case "zookeeper":
-		r.servers = []server{testenv.OwnZooKeeper(t)}
-	case "etcd":
-		r.servers = []server{testenv.OwnEtcd(t)}
-	case "mysql":
-		r.servers = []server{migrated(t, testenv.OwnMariaDB(t))}
-	case "postgres":
-		r.servers = []server{migrated(t, testenv.OwnPostgres(t))}
-	case postgres18:
-		r.backend, r.servers = "postgres", []server{migrated(t, testenv.OwnPostgres18(t))}
+	if backend == postgres18 {
+		return &rig{t: t, backend: "postgres", fault: fault, servers: backendtest.InDatabase(t, testenv.OwnPostgres18(t))}
 	}
-	return r
+	return &rig{t: t, backend: backend, fault: fault, servers: backendtest.Start(t, backend)}
 }
 
 // postgres18 is the backend postgres on PostgreSQL 18.
 const postgres18 = "postgres 18"
 
-// database is a server whose address is the URL of a migrated database.
-type database struct{ *testenv.DatabaseServer }
-
-func (d database) Addr() string { return d.URL() }
-
-func migrated(t *testing.T, server *testenv.DatabaseServer) database {
-	t.Helper()
-	storetest.MigratedURL(t, server.URL())
-	return database{server}
-}
-
-func (r *rig) addrs() []string {
-	var addrs []string
-	for _, s := range r.servers {
-		addrs = append(addrs, s.Addr())
-	}
-	return addrs
-}
+func (r *rig) addrs() []string { return r.servers.Addrs() }
 
 func (r *rig) open(ctx context.Context, addrs []string, lease time.Duration) (lock.Locker, error) {
 	l, closeLocker, err := open(ctx, r.backend, addrs, r.fault, lease)
@@ -153,7 +101,7 @@ func (r *rig) open(ctx context.Context, addrs []string, lease time.Duration) (lo
 
 // subject returns two instances of the backend for the checks, with the lease.
 func (r *rig) subject(lease time.Duration) locktest.Subject {
-	s := locktest.Subject{Lease: locktest.ShortLease(r.backend), LongLease: lock.DefaultLease, Patience: 100 * time.Millisecond}
+	s := locktest.Subject{Lease: locktest.ShortLease(r.backend), LongLease: locktest.LongLease, Patience: 100 * time.Millisecond}
 	backend, _ := backends.Find(r.backend)
 	s.Tokens = backend.Fences
 	for range 2 {
@@ -179,40 +127,10 @@ func (r *rig) Process(lease time.Duration) (locktest.Process, error) {
 	return locktest.Process{Child: child}, err
 }
 
-// wires are cut and frozen together.
-type wires []*testenv.Wire
-
-func (ws wires) Cut() (n int) {
-	for _, w := range ws {
-		n += w.Cut()
-	}
-	return n
-}
-
-func (ws wires) Freeze() (n int) {
-	for _, w := range ws {
-		n += w.Freeze()
-	}
-	return n
-}
-
-func (ws wires) Thaw() {
-	for _, w := range ws {
-		w.Thaw()
-	}
-}
-
 func (r *rig) OverWire(ctx context.Context, lease time.Duration) (lock.Locker, locktest.Wire, error) {
-	var (
-		ws    wires
-		addrs []string
-	)
-	for _, s := range r.servers {
-		w := testenv.NewWire(r.t, s.Addr())
-		ws, addrs = append(ws, w), append(addrs, w.Through(s.Addr()))
-	}
+	wires, addrs := r.servers.OverWires(r.t)
 	l, err := r.open(ctx, addrs, lease)
-	return l, ws, err
+	return l, wires, err
 }
 
 func (r *rig) Restart() error {
@@ -241,7 +159,7 @@ func (r *rig) Delete(ctx context.Context, name string) (reason, err error) {
 		}
 		return lock.ErrDeleted, err
 	case "etcd":
-		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: 5 * time.Second})
+		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: testenv.Patience})
 		if err != nil {
 			return nil, err
 		}
@@ -312,7 +230,7 @@ func (r *rig) Traces(ctx context.Context, name string) (traces int, err error) {
 		}
 		traces = len(children)
 	case "etcd":
-		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: 5 * time.Second})
+		client, err := clientv3.New(clientv3.Config{Endpoints: r.addrs(), DialTimeout: testenv.Patience})
 		if err != nil {
 			return 0, err
 		}
@@ -377,7 +295,7 @@ func TestConformance(t *testing.T) {
 					check(p, func() locktest.Subject { return r.subject(locktest.ShortLease(row.Backend)) }, func(*testing.T) {})
 				}
 			}
-			shared := r.subject(lock.DefaultLease)
+			shared := r.subject(locktest.LongLease)
 			if len(r.servers) > 0 {
 				t.Run("SilentServers", func(t *testing.T) {
 					t.Parallel()
@@ -456,7 +374,9 @@ func TestBrokenBackendsFail(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mustBreak(t, newRig(t, "redis", name).subject(lock.DefaultLease), fault.breaks)
+			s := newRig(t, "redis", name).subject(locktest.LongLease)
+			s.Bound = 5 * s.Lease
+			mustBreak(t, s, fault.breaks)
 		})
 	}
 }

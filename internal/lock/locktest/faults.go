@@ -13,10 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
+// Some promises say how soon a holder learns that it lost the lock. No event marks that moment.
 const (
-	// maxDelay bounds the time from the end of a lease until its lock is granted again and its
-	// traces on the servers are gone. A busy machine needs that long.
-	maxDelay = 15 * time.Second
 	// maxOverlap bounds how long after another's grant a holder learns that it lost the lock. The
 	// backend learns of the loss by asking its servers.
 	maxOverlap = 1500 * time.Millisecond
@@ -100,22 +98,21 @@ func processesExclude(ctx context.Context, s Subject) error {
 			return fmt.Errorf("token %d was followed by token %d", tokens[i-1], tokens[i])
 		}
 	}
-	// A server that was slow to answer may store a key until the lease ends.
-	return s.waitForTraces(ctx, name, s.LongLease+maxDelay, func(traces int) bool { return traces == 0 })
+	return s.leavesNoTrace(ctx, name)
 }
 
 // leavesNoTrace waits until the servers store nothing for the lock.
 func (s Subject) leavesNoTrace(ctx context.Context, name string) error {
-	return s.waitForTraces(ctx, name, maxDelay, func(traces int) bool { return traces == 0 })
+	return s.waitForTraces(ctx, name, func(traces int) bool { return traces == 0 })
 }
 
 // waitForTraces waits until enough is true for the number of keys or nodes that
 // the servers store for the lock.
-func (s Subject) waitForTraces(ctx context.Context, name string, within time.Duration, enough func(traces int) bool) error {
-	return testenv.Poll(within, func() error {
+func (s Subject) waitForTraces(ctx context.Context, name string, enough func(traces int) bool) error {
+	return testenv.Poll(s.bound(), func() error {
 		traces, err := s.Servers.Traces(ctx, name)
 		if err == nil && !enough(traces) {
-			err = fmt.Errorf("after %v the servers store %d keys or nodes for the lock", within, traces)
+			err = fmt.Errorf("after %v the servers store %d keys or nodes for the lock", s.bound(), traces)
 		}
 		return err
 	})
@@ -141,7 +138,7 @@ func (s Subject) startHolder(ctx context.Context, name string) (p Process, token
 // lockAfterLease takes the lock of a holder that was lost at the given time. It
 // fails if that takes much longer than the holder's lease.
 func (s Subject) lockAfterLease(ctx context.Context, l lock.Locker, name string, lost time.Time) (lock.Lease, error) {
-	ctx, cancel := context.WithDeadline(ctx, lost.Add(s.Lease+maxDelay))
+	ctx, cancel := context.WithDeadline(ctx, lost.Add(s.Lease+s.bound()))
 	defer cancel()
 	lease, err := l.Lock(ctx, name)
 	if err != nil {
@@ -192,7 +189,7 @@ func stoppedHolder(ctx context.Context, s Subject) error {
 	}
 	// The waiter should fail at once, but a busy machine may delay it: see HolderCutOff for the
 	// time.
-	waiting, cancel := context.WithTimeout(ctx, 2*maxDelay)
+	waiting, cancel := context.WithTimeout(ctx, s.bound())
 	defer cancel()
 	answer, err := holder.answer(waiting)
 	if err != nil || answer != "lost" {
@@ -411,13 +408,13 @@ func (s Subject) freezeRequest(ctx context.Context, l lock.Locker, wire Wire, na
 	if !whileWaiting { // without a connection, the request must open one, which gets no answer
 		go request()
 	}
-	bounded, cancelBounded := context.WithTimeout(ctx, timeout+maxDelay)
+	bounded, cancelBounded := context.WithTimeout(ctx, timeout+s.bound())
 	defer cancelBounded()
 	select {
 	case err := <-answer:
 		return err
 	case <-bounded.Done():
-		return fmt.Errorf("it has not returned %v after its context's end", maxDelay)
+		return fmt.Errorf("it has not returned %v after its context's end", s.bound())
 	}
 }
 
@@ -515,7 +512,7 @@ func (s Subject) lockAfterRestart(ctx context.Context, name string) (lock.Lease,
 		testenv.Dither() // pause before the next attempt
 	}
 	connected := time.Now()
-	limited, cancel := context.WithDeadline(ctx, connected.Add(s.Lease+maxDelay))
+	limited, cancel := context.WithDeadline(ctx, connected.Add(s.Lease+s.bound()))
 	defer cancel()
 	for {
 		lease, err := s.lockAfterLease(ctx, s.first(), name, connected)

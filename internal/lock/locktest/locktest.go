@@ -3,6 +3,7 @@
 package locktest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,10 +16,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/lock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
-
-// checkTimeout bounds one check.
-const checkTimeout = 90 * time.Second
 
 // Subject has the Lockers whose promises are checked.
 type Subject struct {
@@ -34,8 +33,12 @@ type Subject struct {
 	// Lease is how long a lock outlives a holder that a check kills, stops or cuts
 	// off. It should be short, because the check waits for its end.
 	Lease time.Duration
-	// LongLease is the lease of other holders.
+	// LongLease is the lease of other holders. It must outlast Bound, so that no check mistakes its
+	// end for an event.
 	LongLease time.Duration
+	// Bound is how long a check waits for an event; 0 means testenv.Patience. If a check must fail,
+	// less is enough.
+	Bound time.Duration
 	// Servers is nil for a backend without servers.
 	Servers Servers
 }
@@ -116,7 +119,7 @@ func Promises() []Promise {
 
 // Check checks the promise. It returns an error if the subject breaks it.
 func (p Promise) Check(ctx context.Context, s Subject) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*testenv.Patience) // a check waits for several events
 	defer cancel()
 	return p.check(ctx, s)
 }
@@ -126,12 +129,9 @@ func (s Subject) first() lock.Locker { return s.Lockers[0] }
 // other returns a Locker other than the first, if there is one.
 func (s Subject) other() lock.Locker { return s.Lockers[len(s.Lockers)-1] }
 
-func (s Subject) patience() time.Duration {
-	if s.Patience == 0 {
-		return 50 * time.Millisecond
-	}
-	return s.Patience
-}
+func (s Subject) patience() time.Duration { return cmp.Or(s.Patience, 50*time.Millisecond) }
+
+func (s Subject) bound() time.Duration { return cmp.Or(s.Bound, testenv.Patience) }
 
 // newName returns a lock name that no other check uses.
 func newName() string { return "locktest/" + uuid.NewString() }
@@ -262,7 +262,7 @@ func namesApart(ctx context.Context, s Subject) error {
 			return err
 		}
 		waiter := make(chan error, 1)
-		limited, cancel := context.WithTimeout(ctx, maxDelay)
+		limited, cancel := context.WithTimeout(ctx, s.bound())
 		defer cancel()
 		go func() { waiter <- lockAndUnlock(limited, s.other(), base) }()
 		if err := held[base].Unlock(ctx); err != nil {

@@ -153,7 +153,7 @@ func orderBetweenProcesses(ctx context.Context, s Subject) error {
 	name := newName()
 	return s.grantsInOrder(ctx, name, func(i int) lock.Locker { return lockers[i] }, func(waiters int) error {
 		// The holder also leaves a trace.
-		return s.waitForTraces(ctx, name, maxDelay, func(traces int) bool { return traces > waiters })
+		return s.waitForTraces(ctx, name, func(traces int) bool { return traces > waiters })
 	})
 }
 

@@ -11,13 +11,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
+	"github.com/holdfast-stock/holdfast/internal/assembly/backendtest"
 	"github.com/holdfast-stock/holdfast/internal/lock"
 	"github.com/holdfast-stock/holdfast/internal/lock/locktest"
 	"github.com/holdfast-stock/holdfast/internal/store"
-	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
@@ -31,7 +30,7 @@ func TestMain(m *testing.M) {
 // rig is a backend with servers that the tests share.
 type rig struct {
 	backend backends.Entry
-	addrs   []string // addresses of the servers
+	servers backendtest.Servers
 	local   lock.Locker
 }
 
@@ -42,62 +41,34 @@ func newRig(t *testing.T, name string) *rig {
 	if !ok {
 		t.Fatalf("no backend %q", name)
 	}
-	r := &rig{backend: backend, local: lock.NewLocal()}
-	switch name {
-	case "redis":
-		r.addrs = []string{testenv.OwnRedis(t).Addr()}
-	case "redlock":
-		r.addrs = []string{testenv.OwnRedis(t).Addr(), testenv.OwnRedis(t).Addr(), testenv.OwnRedis(t).Addr()}
-	case "zookeeper":
-		r.addrs = []string{testenv.ZooKeeper(t)}
-	case "etcd":
-		r.addrs = []string{testenv.Etcd(t)}
-	case "mysql":
-		r.addrs = []string{storetest.MigratedURL(t, testenv.MariaDB(t))}
-	case "postgres":
-		r.addrs = []string{storetest.MigratedURL(t, testenv.Postgres(t))}
-	}
-	return r
+	return &rig{backend: backend, servers: backendtest.Start(t, name), local: lock.NewLocal()}
 }
 
 // open returns a new instance with leases that are long enough for a busy machine to renew them.
 // For a backend without servers, it always returns the same instance.
 func (r *rig) open(t *testing.T) lock.Locker {
 	t.Helper()
-	return r.openOn(t, r.addrs, lock.DefaultLease)
+	return r.openOn(t, r.servers.Addrs(), lock.DefaultLease)
 }
 
 // openOverWires returns a new instance with short leases, and the wires to its servers.
-func (r *rig) openOverWires(t *testing.T) (lock.Locker, []*testenv.Wire) {
+func (r *rig) openOverWires(t *testing.T) (lock.Locker, backendtest.Wires) {
 	t.Helper()
-	var (
-		wires []*testenv.Wire
-		addrs []string
-	)
-	for _, addr := range r.addrs {
-		w := testenv.NewWire(t, addr)
-		wires, addrs = append(wires, w), append(addrs, w.Through(addr))
-	}
+	wires, addrs := r.servers.OverWires(t)
 	return r.openOn(t, addrs, locktest.ShortLease(r.backend.Name)), wires
 }
 
 func (r *rig) openOn(t *testing.T, addrs []string, lease time.Duration) lock.Locker {
 	t.Helper()
-	if r.backend.Flag == "" {
+	if len(r.servers) == 0 {
 		return r.local
-	}
-	all := strings.Join(addrs, ",")
-	flags := backends.Flags{Backend: r.backend.Name, Lease: lease, ZooKeeper: all, Etcd: all, Redlock: all}
-	var client goredis.UniversalClient
-	if flags.UsesRedis() {
-		client = storetest.Redis(t, "redis://"+all)
 	}
 	var (
 		l           lock.Locker
 		closeLocker func() error
 	)
 	testenv.AwaitSuccess(t, "the backend is opened", func() (err error) { // a busy server may be too slow for the timeouts of a backend
-		l, closeLocker, err = flags.Open(t.Context(), client, all, nil)
+		l, closeLocker, err = backendtest.Open(t.Context(), r.backend.Name, addrs, lease)
 		return err
 	})
 	t.Cleanup(func() { _ = closeLocker() })

@@ -236,7 +236,7 @@ func TestNameOfSlots(t *testing.T) {
 // slot that is unlocked or taken away must not be confirmed.
 func confirmExtends(t *testing.T, r *rig) {
 	const lease = 10 * time.Second // a lease that all servers accept
-	slot := acquire(t, semaphore(t, r.openOn(t, r.addrs, lease), newName(), 1))
+	slot := acquire(t, semaphore(t, r.openOn(t, r.servers.Addrs(), lease), newName(), 1))
 	asked := time.Now()
 	var last time.Time
 	for range 2 {

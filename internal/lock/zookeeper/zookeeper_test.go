@@ -77,12 +77,12 @@ func tokenIsCzxid(t *testing.T, conn *zk.Conn, name string, holder lock.Lease) {
 // fourLetterWord sends the server one of its administrative commands.
 func fourLetterWord(t *testing.T, addr, word string) string {
 	t.Helper()
-	conn, err := (&net.Dialer{Timeout: 20 * time.Second}).DialContext(t.Context(), "tcp", addr)
+	conn, err := (&net.Dialer{Timeout: testenv.Patience}).DialContext(t.Context(), "tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testenv.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(conn, word); err != nil {

@@ -15,10 +15,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
+	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
-
-// maxCheck bounds the check of one promise.
-const maxCheck = 2 * time.Minute
 
 // Gate is a gate with its counter.
 type Gate interface {
@@ -88,11 +86,10 @@ func Run(t *testing.T, gates Gates) {
 	}
 }
 
-// Check checks the promise for at most two minutes and returns the first
-// violation. It does not fail a test, so that a test can prove that the check
-// detects a broken gate.
+// Check checks the promise and returns the first violation. It does not fail a test, so that a test
+// can prove that the check detects a broken gate.
 func (p Promise) Check(ctx context.Context, gates Gates) error {
-	ctx, cancel := context.WithTimeout(ctx, maxCheck)
+	ctx, cancel := context.WithTimeout(ctx, 2*testenv.Patience) // a check waits for several events
 	defer cancel()
 	t := &trial{ctx: ctx, gates: gates, run: uuid.NewString()[:8]}
 	if err := p.check(t); err != nil {

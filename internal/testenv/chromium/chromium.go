@@ -4,7 +4,6 @@ package chromium
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 
@@ -22,7 +21,7 @@ func Start(t *testing.T) context.Context {
 		chromedp.Flag("lang", "en-US"), chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-dev-shm-usage", true),
-		chromedp.WSURLReadTimeout(2*time.Minute)) // long, because the machine may be busy
+		chromedp.WSURLReadTimeout(5*testenv.Patience))
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	browser, closeBrowser := chromedp.NewContext(allocator)
 	t.Cleanup(func() {

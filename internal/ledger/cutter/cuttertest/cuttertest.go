@@ -22,9 +22,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// checkTimeout bounds the check of one promise.
-const checkTimeout = 2 * time.Minute
-
 // Suite is a cutter, and the database on which its promises are checked.
 type Suite struct {
 	// DB has the ledger's schema, and bounds its lock waits. The checks leave
@@ -91,11 +88,10 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
-// Check returns an error if the cutter breaks the promise. It takes at most two minutes. If the
-// cutter has a statement that cuts a whole group, Check runs the check without that statement and
-// then with it.
+// Check returns an error if the cutter breaks the promise. If the cutter has a statement that cuts a
+// whole group, Check runs the check without that statement and then with it.
 func (p Promise) Check(ctx context.Context, s Suite) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*testenv.Patience) // a check waits for several events
 	defer cancel()
 	for _, whole := range []bool{false, true} {
 		t := &trial{ctx: ctx, db: s.DB, run: uuid.NewString()[:8], counts: s.Counts, cutter: s.New(), whole: whole}
