@@ -328,6 +328,7 @@ func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, order.
 		case err == nil:
 			t = again
 		case stock.Reconcilable(err): // the next try removes the cause
+			retry.Wait(ctx, try)
 		case stock.NothingTaken(err):
 			return t, order.Refused(err)
 		default: // the next delivery finds the take that the journal has

@@ -149,6 +149,8 @@ func TestEnds(t *testing.T) {
 			want: again[:len(again)-1] + ": taking the units again: " + refusal(stock.ErrUnknownSKU).Error()},
 		{name: "not taken again, because none is left", answers: answers{recorded: staleOnce, down: down, errs: fails("Requeue", sold)}, want: again + "CatchUp Requeue Learn Refusal GiveBack: refused"},
 		{name: "not taken again, because none is at the gate", answers: answers{recorded: staleOnce, errs: map[string]error{"Requeue": sold, "CatchUp": errFault}}, want: again + "CatchUp: " + errFault.Error()},
+		{name: "not taken again, because none is at the gate during a refill", answers: answers{recorded: []order.Outcome{stale}, errs: map[string]error{"Requeue": sold, "CatchUp": refusal(stock.ErrNotFilled)}},
+			want: strings.Repeat(again+"CatchUp ", maxTries-1) + "Record: " + stale.Reason().Error()},
 		{name: "not taken again, because it is not filled", answers: answers{recorded: []order.Outcome{stale}, errs: fails("Requeue", refusal(stock.ErrNotFilled))},
 			want: strings.Repeat(again, maxTries-1) + "Record: " + stale.Reason().Error()},
 	} {

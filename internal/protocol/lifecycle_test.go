@@ -282,12 +282,8 @@ func TestLatePayment_Undelivered(t *testing.T) {
 			o := mustPlace(t, i.instance, request(lines...))
 			for _, line := range lines {
 				s.waitSettled(t, i.instance, line.SKU)
-				if row, err := i.ledger.Row(t.Context(), line.SKU); err != nil {
-					t.Fatal(err)
-				} else if refilling {
-					if _, err := i.ledger.RaiseEpoch(t.Context(), line.SKU, row.Epoch, 0); err != nil {
-						t.Fatal(err)
-					}
+				if refilling {
+					s.beginRefill(t, i.instance, line.SKU)
 				}
 			}
 			s.expiresIn(t, o.ID, -time.Second)
