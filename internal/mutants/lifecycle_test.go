@@ -29,6 +29,7 @@ var lifecycle = []mutant{
 	{"a late payment finds a gate from before another instance's refill", outbox, "if d.left > 0 || r.differ(row, level) {", "if d.left > 0 || false && r.differ(row, level) {", "internal/reconcile TestCatchUpMeetsARefill"},
 	{"a late payment finds a gate that was filled without an addition", outbox, "if d.left > 0 || r.differ(row, level) {", "if false && d.left > 0 || r.differ(row, level) {", "internal/reconcile TestCatchUpMeetsARefill"},
 	{"a late payment does not check the gate after its own refill", outbox, "cmp.Or(r.Refill(ctx, sku), error(stock.Refuse(sku, stock.ErrNotFilled)))", "r.Refill(ctx, sku)", "internal/reconcile TestCatchUpMeetsARefill"},
+	{"a late payment for a SKU without a stock row is never recorded", paying, "case stock.Final(err): // the SKU", "case false: // the SKU", "internal/protocol TestLatePayment_NoStockRow"},
 	{"a late payment cuts no units", paying, "return s.ledger.Revive(ctx, expired, t, payment)",
 		"t.Lines = nil\n\t\treturn s.ledger.Revive(ctx, expired, t, payment)", "internal/order TestPay"},
 	{"a take of the administrator is changed", changes, "&& o.Status != shrink ", "", "internal/ledger TestShrinkIsNoOrder/SQLite"},

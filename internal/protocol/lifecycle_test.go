@@ -303,6 +303,32 @@ func TestLatePayment_Undelivered(t *testing.T) {
 	})
 }
 
+// TestLatePayment_NoStockRow pays an order late whose stock row was deleted by hand, whether the gate
+// still has its count or not. The payment must be recorded as due back.
+func TestLatePayment_NoStockRow(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		for _, strategy := range []string{"lua", "merged"} {
+			i := s.open(t, settings{strategy: strategy})
+			for _, counted := range []bool{true, false} {
+				sku := newSKU("deleted")
+				addStock(t, i, sku, 2)
+				o := mustPlace(t, i, oneUnit(sku))
+				s.waitSettled(t, i, sku)
+				s.expiresIn(t, o.ID, -time.Second)
+				s.exec(t, "DELETE FROM stock WHERE sku = ?", string(sku))
+				if !counted {
+					s.emptyGate(t)
+				}
+				if _, err := i.Pay(t.Context(), o.ID, o.ID.String()); !errors.As(err, new(*order.RefundDue)) {
+					t.Errorf("%s, counted %v: answered %v, want refund due", strategy, counted, err)
+				}
+			}
+			i.Close()
+		}
+	})
+}
+
 // TestRaces lets two payments, a cancellation and expiry coincide at the deadline on two instances,
 // whose clocks are an hour apart. In a third of the rounds late payments are refused, and in
 // another third a second buyer wants the unit. Each order must end in one state, its units must add
