@@ -115,13 +115,18 @@ func (r *Reconciler) fill(ctx context.Context, raised ...ledger.StockRow) (fille
 	return filled, joined(errs)
 }
 
-// refillAfterGuardRefusal refills a SKU whose gate admitted units that the ledger does not have,
-// unless it has been refilled since the take. It does so at most once a second for each SKU. If the
-// gate has no more than the ledger, recovery gave this take back while it waited for its
-// transaction, and another order has its units.
-func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, reason error) {
+// AfterRefusal is called after the ledger has refused the take for the reason, and the take was
+// given back. It does nothing unless the ledger had too few units. Then it refills the SKU, whose
+// gate admitted units that the ledger does not have, unless it has been refilled since the take. It
+// does so at most once a second for each SKU. If the gate has no more than the ledger, recovery
+// gave this take back while it waited for its transaction, and another order has its units.
+func (r *Reconciler) AfterRefusal(ctx context.Context, t stock.Take, reason error) {
 	var refusal *stock.Refusal
-	if !errors.As(reason, &refusal) || r.limiter.Take(refusal.SKU, time.Now()) > 0 {
+	if !errors.As(reason, &refusal) || !errors.Is(reason, stock.ErrSoldOut) {
+		return
+	}
+	r.metrics.guardRefusals.Inc()
+	if r.limiter.Take(refusal.SKU, time.Now()) > 0 {
 		return
 	}
 	var epoch int64
