@@ -67,8 +67,8 @@ type Reconciler interface {
 	Usable(ctx context.Context) error
 	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error
 	CatchUp(ctx context.Context, skus ...stock.SKU) error
-	FinishTake(ctx context.Context, t stock.Take, out order.Outcome) order.Outcome
 	GiveBack(ctx context.Context, t stock.Take) bool
+	AfterRefusal(ctx context.Context, t stock.Take, reason error)
 }
 
 // Consumer commits the queued orders of one journal, beside the consumers of other instances.
@@ -286,7 +286,7 @@ func (c *Consumer) end(ctx context.Context, t stock.Take) end {
 	}
 	e := c.given(ctx, t, refused)
 	if e.err == nil && !errors.Is(out.Reason(), errTakingAgain) { // the ledger refused the order, not the gate
-		c.reconciler.FinishTake(ctx, t, out) // refills the gate if the guard has refused an order that the gate admitted
+		c.reconciler.AfterRefusal(ctx, t, out.Reason())
 	}
 	return e
 }
@@ -328,6 +328,7 @@ func (c *Consumer) record(ctx context.Context, t stock.Take) (stock.Take, order.
 		case err == nil:
 			t = again
 		case stock.Reconcilable(err): // the next try removes the cause
+			retry.Wait(ctx, try)
 		case stock.NothingTaken(err):
 			return t, order.Refused(err)
 		default: // the next delivery finds the take that the journal has

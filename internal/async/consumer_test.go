@@ -243,9 +243,7 @@ func (*reconciler) CatchUp(context.Context, ...stock.SKU) error             { re
 func (m *reconciler) GiveBack(ctx context.Context, t stock.Take) bool {
 	return m.r.counter.Give(ctx, t) == nil
 }
-func (*reconciler) FinishTake(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome {
-	return out
-}
+func (*reconciler) AfterRefusal(context.Context, stock.Take, error) {}
 
 // TestOrdersLeaveTheJournal checks that consumers commit every queued order once, that
 // several batches are needed, and that nothing is left in the journal.

@@ -87,10 +87,7 @@ func (a *answers) CatchUp(context.Context, ...stock.SKU) error { return a.called
 
 func (a *answers) GiveBack(context.Context, stock.Take) bool { return a.called("GiveBack") == nil }
 
-func (a *answers) FinishTake(_ context.Context, _ stock.Take, out order.Outcome) order.Outcome {
-	_ = a.called("FinishTake")
-	return out
-}
+func (a *answers) AfterRefusal(context.Context, stock.Take, error) { _ = a.called("AfterRefusal") }
 
 func (a *answers) Requeue(_ context.Context, t stock.Take, take uuid.UUID) (stock.Take, error) {
 	t.TakeID = take
@@ -111,7 +108,7 @@ func TestEnds(t *testing.T) {
 	staleOnce := []order.Outcome{stale, order.Committed()}
 	fails := func(call string, err error) map[string]error { return map[string]error{call: err} }
 	const (
-		turnedDown = " Learn Refusal GiveBack FinishTake: refused"
+		turnedDown = " Learn Refusal GiveBack AfterRefusal: refused"
 		again      = "Record PrepareRetry Order GiveBack Requeue "
 	)
 	for _, test := range []struct {
@@ -133,7 +130,7 @@ func TestEnds(t *testing.T) {
 		{name: "sold out, and not given back", answers: answers{recorded: refused(sold), down: down, errs: fails("GiveBack", errFault)}, want: "Record Learn Refusal GiveBack: " + errNotGiven.Error()},
 		{name: "another order's ID", answers: answers{recorded: []order.Outcome{twin}}, want: "Record GiveBack: duplicate"},
 		{name: "another order's ID, and not given back", answers: answers{recorded: []order.Outcome{twin}, errs: fails("GiveBack", errFault)}, want: "Record GiveBack: " + errNotGiven.Error()},
-		{name: "void", answers: answers{recorded: []order.Outcome{void}, down: down}, want: "Record Refusal GiveBack FinishTake: refused"},
+		{name: "void", answers: answers{recorded: []order.Outcome{void}, down: down}, want: "Record Refusal GiveBack AfterRefusal: refused"},
 		{name: "void, and not given back", answers: answers{recorded: []order.Outcome{void}, down: down, errs: fails("GiveBack", errFault)}, want: "Record Refusal GiveBack: " + errNotGiven.Error()},
 		{name: "not adopted", answers: answers{recorded: append(refused(refusal(stock.ErrNotAdopted)), order.Committed())}, want: "Record PrepareRetry Record: committed"},
 		{name: "not adopted for long", answers: answers{recorded: refused(stock.ErrNotAdopted)}, want: strings.Repeat("Record PrepareRetry ", maxTries-1) + "Record: " + stock.ErrNotAdopted.Error()},
@@ -149,6 +146,8 @@ func TestEnds(t *testing.T) {
 			want: again[:len(again)-1] + ": taking the units again: " + refusal(stock.ErrUnknownSKU).Error()},
 		{name: "not taken again, because none is left", answers: answers{recorded: staleOnce, down: down, errs: fails("Requeue", sold)}, want: again + "CatchUp Requeue Learn Refusal GiveBack: refused"},
 		{name: "not taken again, because none is at the gate", answers: answers{recorded: staleOnce, errs: map[string]error{"Requeue": sold, "CatchUp": errFault}}, want: again + "CatchUp: " + errFault.Error()},
+		{name: "not taken again, because none is at the gate during a refill", answers: answers{recorded: []order.Outcome{stale}, errs: map[string]error{"Requeue": sold, "CatchUp": refusal(stock.ErrNotFilled)}},
+			want: strings.Repeat(again+"CatchUp ", maxTries-1) + "Record: " + stale.Reason().Error()},
 		{name: "not taken again, because it is not filled", answers: answers{recorded: []order.Outcome{stale}, errs: fails("Requeue", refusal(stock.ErrNotFilled))},
 			want: strings.Repeat(again, maxTries-1) + "Record: " + stale.Reason().Error()},
 	} {

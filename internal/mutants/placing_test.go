@@ -127,7 +127,7 @@ var placing = []mutant{
 	{"a refill after a guard refusal is not logged", refill, "\t\tr.log.WarnContext(ctx, \"the gate admitted units that the ledger does not have; refilling\",\n\t\t\t\"sku\", refusal.SKU, \"gate\", level.Available, \"in_flight\", level.InFlight, \"ledger\", row.Available)\n", "", "internal/reconcile TestGuardRefusals"},
 	{"a guard refusal of a take that was given back refills", refill, " || stock.Compare(row.Units(), &level, row.Units()).Most <= 0", "", "internal/reconcile TestGuardRefusals"},
 	{"units in flight are no excess", refill, "row.Units()).Most <= 0", "row.Units()).Least <= 0", "internal/reconcile TestGuardRefusals"},
-	{"a guard refusal proves nothing", takes, "r.refillAfterGuardRefusal(ctx, t, out.Reason())", "", "internal/reconcile TestGuardRefusals"},
+	{"a guard refusal proves nothing", takes, "r.AfterRefusal(ctx, t, out.Reason())", "", "internal/reconcile TestGuardRefusals"},
 	{"one bad order fails its group", record, "case sqltx.IsStatementError(err):\n\t\t\treturn l.divide(ctx, rs, own, err)", "case sqltx.IsStatementError(err):\n\t\t\treturn unreachable(rs, err)", "internal/ledger TestDividedGroup/SQLite"},
 	{"a locked row stops the others", slowGroups, "if g.ended || ls.groups == maxSlowGroups {", "if true {", "internal/ledger TestSlowGroupsAreOvertaken"},
 	{"a locked row keeps its group", slowGroups, "locked, _ := l.lockedRows", "return rs, nil\n\tlocked, _ := l.lockedRows", "internal/ledger TestLockedRowInAGroup/MariaDB"},

@@ -20,6 +20,8 @@ const (
 // queued has mutants of the code for queued orders.
 var queued = []mutant{
 	{"a queued order does not wait for units on their way to the gate", consumer, "if errors.Is(err, stock.ErrSoldOut) { // added", "if false { // added", "internal/async TestEnds"},
+	{"a queued order that the guard refused leaves the gate as it is", consumer, "c.reconciler.AfterRefusal(ctx, t, out.Reason())", "_ = t", "internal/protocol TestQueuedOrderIsRefused/SQLite"},
+	{"a queued order does not wait while its SKU is refilled", consumer, "\t\t\tretry.Wait(ctx, try)\n\t\tcase stock.NothingTaken(err):", "\t\tcase stock.NothingTaken(err):", "internal/async TestEnds"},
 	{"a 202 before the journal", queueing, "return q.journal.Queue(ctx, d, q.ledger.Now())",
 		"go func() { _, _ = q.journal.Queue(context.WithoutCancel(ctx), d, q.ledger.Now()) }()\n\treturn stock.Take{Deduction: d, QueuedAt: q.ledger.Now()}, nil", "internal/protocol TestLostQueueAnswer/MariaDB"},
 	{"an order leaves the journal before its commit", consumer, "\t\t\tends <- c.trace(ctx, t)", "\t\t\t_ = c.journal.Finish(ctx, t)\n\t\t\tends <- c.trace(ctx, t)", "internal/protocol TestQueuedOrder/SQLite"},

@@ -45,6 +45,7 @@ var faultsOf = map[string][]aFault{
 	"Record":       append(refusedFaults, lostFault),
 	"Revive":       append(refusedFaults, aFault{"changed", stock.ErrRowChanged, false}, lostFault),
 	"Usable":       {{"superseded", stock.ErrSuperseded, false}, unreachable},
+	"CatchUp":      {{"refilling", stock.Refuse(apple, stock.ErrNotFilled), false}, unreachable},
 	"PrepareRetry": {{"superseded", stock.ErrSuperseded, false}, {"unknown SKU", stock.Refuse(apple, stock.ErrUnknownSKU), false}, unreachable},
 	"Change":       {{"none", ErrUnknownOrder, false}, {"busy", stock.ErrBusy, false}, {"stale", stock.ErrStaleEpoch, false}, unreachable},
 

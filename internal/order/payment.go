@@ -93,10 +93,13 @@ func (s *Service) pay(ctx context.Context, id uuid.UUID, payment string) (Order,
 			errors.Is(reason, stock.ErrInFlight): // the order's first take, or another payment's, is not settled yet
 			last = reason
 		case stock.Reconcilable(reason):
-			if err := s.reconciler.PrepareRetry(ctx, reason, found.SKUs()...); err != nil {
+			last = reason
+			switch err := s.reconciler.PrepareRetry(ctx, reason, found.SKUs()...); {
+			case stock.Final(err): // the SKU has no stock row any more
+				late = Refuse
+			case err != nil:
 				return Order{}, err
 			}
-			last = reason
 		case stock.Final(reason):
 			late = Refuse
 		default:

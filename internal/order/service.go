@@ -71,7 +71,8 @@ type Reconciler interface {
 	// PrepareRetry removes the reason why a take of the SKUs was refused. The reason
 	// must be stock.Reconcilable.
 	PrepareRetry(ctx context.Context, reason error, skus ...stock.SKU) error
-	// CatchUp brings the gate's counts of the SKUs up to what the ledger has committed.
+	// CatchUp brings the gate's counts of the SKUs up to what the ledger has committed. An error
+	// that is stock.Reconcilable means that a count is being refilled.
 	CatchUp(ctx context.Context, skus ...stock.SKU) error
 	// FinishTake settles the take or gives it back, according to its outcome. It
 	// resolves an unknown outcome if the ledger answers, and returns the final

@@ -282,12 +282,8 @@ func TestLatePayment_Undelivered(t *testing.T) {
 			o := mustPlace(t, i.instance, request(lines...))
 			for _, line := range lines {
 				s.waitSettled(t, i.instance, line.SKU)
-				if row, err := i.ledger.Row(t.Context(), line.SKU); err != nil {
-					t.Fatal(err)
-				} else if refilling {
-					if _, err := i.ledger.RaiseEpoch(t.Context(), line.SKU, row.Epoch, 0); err != nil {
-						t.Fatal(err)
-					}
+				if refilling {
+					s.beginRefill(t, i.instance, line.SKU)
 				}
 			}
 			s.expiresIn(t, o.ID, -time.Second)
@@ -303,6 +299,32 @@ func TestLatePayment_Undelivered(t *testing.T) {
 			for _, line := range lines {
 				s.checkLifecycle(t, i.instance, line.SKU, o.ID)
 			}
+		}
+	})
+}
+
+// TestLatePayment_NoStockRow pays an order late whose stock row was deleted by hand, whether the gate
+// still has its count or not. The payment must be recorded as due back.
+func TestLatePayment_NoStockRow(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		for _, strategy := range []string{"lua", "merged"} {
+			i := s.open(t, settings{strategy: strategy})
+			for _, counted := range []bool{true, false} {
+				sku := newSKU("deleted")
+				addStock(t, i, sku, 2)
+				o := mustPlace(t, i, oneUnit(sku))
+				s.waitSettled(t, i, sku)
+				s.expiresIn(t, o.ID, -time.Second)
+				s.exec(t, "DELETE FROM stock WHERE sku = ?", string(sku))
+				if !counted {
+					s.emptyGate(t)
+				}
+				if _, err := i.Pay(t.Context(), o.ID, o.ID.String()); !errors.As(err, new(*order.RefundDue)) {
+					t.Errorf("%s, counted %v: answered %v, want refund due", strategy, counted, err)
+				}
+			}
+			i.Close()
 		}
 	})
 }

@@ -244,6 +244,26 @@ func TestQueuedOrderTakesAgain(t *testing.T) {
 	})
 }
 
+// TestQueuedOrderIsRefused queues an order for a unit that the gate has, but not the ledger. The order
+// must end as refused, and the gate must be refilled. The units must be given back only once: a
+// second time burns the take, and burned takes make all others slower.
+func TestQueuedOrderIsRefused(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, outside, func(t *testing.T, s *shop) {
+		i := s.openQueueing(t, settings{})
+		sku := newSKU("refused")
+		addStock(t, i.instance, sku, 1)
+		s.exec(t, "UPDATE stock SET total = 0, available = 0 WHERE sku = ?", string(sku))
+		o := mustQueue(t, i.instance, oneUnit(sku))
+		drain(t, i.instance)
+		wantStatus(t, i.instance, o.ID, order.TurnedDown)
+		s.checkBalance(t, i.counter, sku, 0)
+		if burned, err := s.redis.Exists(t.Context(), s.key("burned")).Result(); err != nil || burned != 0 {
+			t.Errorf("takes are burned: %d, %v", burned, err)
+		}
+	})
+}
+
 // TestQueuedOrderTakesAgain_Undelivered checks that a queued order is not refused for lack of units
 // that were added, but have not reached the gate.
 func TestQueuedOrderTakesAgain_Undelivered(t *testing.T) {

@@ -285,19 +285,36 @@ func TestShrinkAndTake(t *testing.T) {
 }
 
 // TestShrink_Undelivered checks that units that were added, but have not reached the gate, do not
-// count as sold when the total is lowered.
+// count as sold when the total is lowered. Another instance may have been killed during a refill.
 func TestShrink_Undelivered(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, outside, func(t *testing.T, s *shop) {
 		i := s.openHooked(t, settings{strategy: "lua"})
-		sku := newSKU("shrink")
-		addStock(t, i.instance, sku, 1)
-		i.gate.noAdjust.Store(true)
-		addStock(t, i.instance, sku, 4)
-		i.gate.noAdjust.Store(false)
-		addStock(t, i.instance, sku, 2)
-		s.checkSettled(t, i.instance, sku, 0)
+		for _, refilling := range []bool{false, true} {
+			sku := newSKU("shrink")
+			addStock(t, i.instance, sku, 1)
+			i.gate.noAdjust.Store(true)
+			addStock(t, i.instance, sku, 4)
+			i.gate.noAdjust.Store(false)
+			if refilling {
+				s.beginRefill(t, i.instance, sku)
+			}
+			addStock(t, i.instance, sku, 2)
+			s.checkSettled(t, i.instance, sku, 0)
+		}
 	})
+}
+
+// beginRefill raises the row's epoch, like an instance that is killed during a refill.
+func (s *shop) beginRefill(t *testing.T, i *instance, sku stock.SKU) {
+	t.Helper()
+	row, err := i.ledger.Row(t.Context(), sku)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.ledger.RaiseEpoch(t.Context(), sku, row.Epoch, 0); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestShrink_AnswerLost checks that a shrink with a lost COMMIT answer is resolved at once.

@@ -47,7 +47,7 @@ func TestBrokenCalls(t *testing.T) {
 		},
 		"CatchUp": {
 			[]stock.SKU{"added", "lost"}, true,
-			func(ctx context.Context, s *shop) error { return s.CatchUp(ctx, "added", "lost") },
+			func(ctx context.Context, s *shop) error { return caughtUp(ctx, s, "added", "lost") },
 		},
 		"PrepareRetry": {
 			[]stock.SKU{"lost"}, false,
@@ -261,6 +261,67 @@ func TestBrokenTakeover(t *testing.T) {
 			})
 		})
 	}
+}
+
+// caughtUp calls CatchUp until no count is being refilled.
+func caughtUp(ctx context.Context, s *shop, skus ...stock.SKU) (err error) {
+	for range len(skus) + 2 {
+		if err = s.CatchUp(ctx, skus...); !stock.Reconcilable(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// TestCatchUpMeetsARefill lets another instance refill a SKU with an undelivered addition, just
+// before each call of CatchUp in turn. The other instance raises the epoch, which removes the
+// addition from the outbox, and is killed before it fills the gate. Or it raised the epoch before
+// the addition, and fills the gate without it. The gate must have the addition in the end.
+func TestCatchUpMeetsARefill(t *testing.T) {
+	t.Parallel()
+	inShop(t, func(t *testing.T, s *shop) {
+		s.add(t, "added", 20)
+		raise := func() ledger.StockRow {
+			row, err := s.ledger.RaiseEpoch(t.Context(), "added", s.row(t, "added").Epoch, 0)
+			if err != nil {
+				t.Error(err)
+			}
+			return row
+		}
+		for n, more := 1, true; more; n++ {
+			more = false
+			for _, filling := range []bool{false, true} {
+				other := func() { raise() }
+				if filling {
+					raised := raise()
+					other = func() {
+						err := s.counter.Fill(t.Context(), "added", raised.Epoch, raised.Available)
+						if err != nil && !errors.Is(err, stock.ErrStaleEpoch) { // CatchUp was faster
+							t.Error(err)
+						}
+					}
+				}
+				s.add(t, "added", 1)
+				calls := 0
+				s.calls.before = func(string) {
+					if calls++; calls == n {
+						s.calls.before, more = nil, true
+						other()
+					}
+				}
+				err := caughtUp(t.Context(), s, "added")
+				s.calls.before = nil
+				row := s.row(t, "added")
+				if levels, readErr := s.counter.Level(t.Context(), "added"); err != nil || readErr != nil || levels[0].Available != row.Available {
+					t.Fatalf("before call %d, filling %v: the gate has %+v, the ledger %+v; %v, %v", n, filling, levels, row, err, readErr)
+				}
+				if err := s.Sweep(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				s.check(t, "added")
+			}
+		}
+	})
 }
 
 // TestRefillMeetsAnother checks a refill if an event happens just before one of its calls.

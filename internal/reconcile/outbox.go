@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,13 +24,26 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 // CatchUp brings the gate's counts of the SKUs up to what the ledger has committed. The gate may
 // lack units for a moment after they were added or returned. Call CatchUp before such a lack has a
 // lasting consequence.
+//
+// stock.ErrNotFilled (as *stock.Refusal) means that a count is being refilled and may still be the
+// old one. Call CatchUp again before relying on it.
 func (r *Reconciler) CatchUp(ctx context.Context, skus ...stock.SKU) error {
+	if r.counter == nil {
+		return nil
+	}
 	for _, sku := range skus {
-		if err := r.Refill(ctx, sku); err != nil {
+		d, err := r.deliverChanges(ctx, sku, stock.Change{})
+		if err != nil {
 			return err
 		}
-		if err := r.Deliver(ctx, sku); err != nil {
+		// The epochs are compared last. Another instance that has raised the row's epoch has also
+		// removed the additions from the outbox, and may not have filled the gate yet.
+		row, level, err := r.counts(ctx, sku)
+		if err != nil {
 			return err
+		}
+		if d.left > 0 || r.differ(row, level) {
+			return cmp.Or(r.Refill(ctx, sku), error(stock.Refuse(sku, stock.ErrNotFilled)))
 		}
 	}
 	return nil

@@ -40,9 +40,12 @@ func fillsOf(rows ...ledger.StockRow) []stock.Fill {
 // generation, it first moves the instance to it. Concurrent callers in one process share one
 // refill. A nil error does not mean that the gate is filled: another instance may be filling it.
 func (r *Reconciler) Refill(ctx context.Context, sku stock.SKU) error {
-	return r.refillIf(ctx, sku, func(row ledger.StockRow, level stock.Level) bool {
-		return !r.generations.current().Holds(row.Epoch) || r.counter != nil && (!level.Filled || level.Epoch != row.Epoch)
-	})
+	return r.refillIf(ctx, sku, r.differ)
+}
+
+// differ reports whether gate and ledger do not agree on the SKU's epoch in the current generation.
+func (r *Reconciler) differ(row ledger.StockRow, level stock.Level) bool {
+	return !r.generations.current().Holds(row.Epoch) || r.counter != nil && (!level.Filled || level.Epoch != row.Epoch)
 }
 
 // refillIf refills the SKU if needed returns true for its counts.
@@ -50,17 +53,9 @@ func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(le
 	_, err, _ := r.refills.Do(string(sku), func() (any, error) {
 		ctx, cancel := detached(ctx) // the refill is shared, so it must not end with one caller's ctx
 		defer cancel()
-		row, err := r.ledger.Row(ctx, sku)
+		row, level, err := r.counts(ctx, sku)
 		if err != nil {
 			return nil, err
-		}
-		var level stock.Level
-		if r.counter != nil {
-			levels, err := r.counter.Level(ctx, sku)
-			if err != nil {
-				return nil, fmt.Errorf("reading the gate's count: %w", err)
-			}
-			level = levels[0]
 		}
 		if later := max(stock.GenerationOf(row.Epoch), stock.GenerationOf(level.Epoch)); later > r.generations.current() {
 			return nil, r.generations.catchUp(ctx, later)
@@ -71,6 +66,18 @@ func (r *Reconciler) refillIf(ctx context.Context, sku stock.SKU, needed func(le
 		return nil, r.refillFrom(ctx, row, level)
 	})
 	return err
+}
+
+// counts reads the stock row, and then the gate's count. Without a gate, level is the zero value.
+func (r *Reconciler) counts(ctx context.Context, sku stock.SKU) (row ledger.StockRow, level stock.Level, err error) {
+	if row, err = r.ledger.Row(ctx, sku); err != nil || r.counter == nil {
+		return row, level, err
+	}
+	levels, err := r.counter.Level(ctx, sku)
+	if err != nil {
+		return row, level, fmt.Errorf("reading the gate's count: %w", err)
+	}
+	return row, levels[0], nil
 }
 
 // always makes refillIf refill the SKU, whatever its counts are.
@@ -108,13 +115,19 @@ func (r *Reconciler) fill(ctx context.Context, raised ...ledger.StockRow) (fille
 	return filled, joined(errs)
 }
 
-// refillAfterGuardRefusal refills a SKU whose gate admitted units that the ledger does not have,
-// unless it has been refilled since the take. It does so at most once a second for each SKU. If the
-// gate has no more units than the ledger, it does not refill: recovery gave this take back while it
-// waited for its transaction, and another order has its units.
-func (r *Reconciler) refillAfterGuardRefusal(ctx context.Context, t stock.Take, reason error) {
+// AfterRefusal is called after the ledger has refused the take for the reason, and the take was
+// given back. It does nothing unless the ledger had too few units. Then it refills the SKU, whose
+// gate admitted units that the ledger does not have, unless it has been refilled since the take. It
+// does so at most once a second for each SKU. If the gate has no more units than the ledger, it does
+// not refill: recovery gave this take back while it waited for its transaction, and another order
+// has its units.
+func (r *Reconciler) AfterRefusal(ctx context.Context, t stock.Take, reason error) {
 	var refusal *stock.Refusal
-	if !errors.As(reason, &refusal) || r.limiter.Take(refusal.SKU, time.Now()) > 0 {
+	if !errors.As(reason, &refusal) || !errors.Is(reason, stock.ErrSoldOut) {
+		return
+	}
+	r.metrics.guardRefusals.Inc()
+	if r.limiter.Take(refusal.SKU, time.Now()) > 0 {
 		return
 	}
 	var epoch int64

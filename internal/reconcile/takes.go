@@ -55,10 +55,7 @@ func (r *Reconciler) FinishTake(ctx context.Context, t stock.Take, out order.Out
 		}
 	default:
 		r.GiveBack(ctx, t)
-		if errors.Is(out.Reason(), stock.ErrSoldOut) { // a duplicate has no reason
-			r.metrics.guardRefusals.Inc()
-			r.refillAfterGuardRefusal(ctx, t, out.Reason())
-		}
+		r.AfterRefusal(ctx, t, out.Reason()) // a duplicate has no reason
 	}
 	return out
 }
