@@ -889,11 +889,13 @@ func openLoad(service http.Handler, s settings) (*lab, *fleet) {
 }
 
 // TestSearch_Refused searches for the highest rate of a shop. At the second rate that the search
-// tries, the shop refuses orders although there is more stock.
+// tries, the shop refuses orders although there is more stock. It serves 1000 orders a second, so
+// that a search that does not notice the refusals ends soon.
 func TestSearch_Refused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, f := openLoad(&shop{units: minRate + 1}, settings{Search: true, Probes: 1, P99: time.Minute, Duration: time.Second})
+		slow := &shop{units: minRate + 1, slow: time.Millisecond, workers: make(chan struct{}, 1)}
+		l, f := openLoad(slow, settings{Search: true, Probes: 1, P99: 100 * time.Millisecond, Duration: time.Second})
 		r, err := l.highest(t.Context(), mustFind(t, "lua"), f)
 		if err != nil || r.Verdict != results.Broken || r.Rate != 2*minRate || len(r.Probes) != 1 {
 			t.Errorf("%v, %+v", err, r)
