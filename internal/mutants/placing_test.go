@@ -58,8 +58,6 @@ var placing = []mutant{
 	{"drift is left alone", drift, "if seen, same := look(row, levels[i]); !same", "if seen, same := look(row, levels[i]); true || !same", "internal/reconcile TestBrokenCalls/Sweep"},
 	{"a gap between changes is ignored", outbox, "case errors.Is(err, stock.ErrChangeGap):\n\t\t// The gate", "case false:\n\t\t// The gate", "internal/protocol TestAdditionOnce/SQLite"},
 	{"an addition that has overtaken another stays away from the gate", outbox, "case errors.Is(err, stock.ErrChangeGap):\n\t\t\terr = ", "case false:\n\t\t\terr = ", "internal/reconcile TestBringToGate"},
-	{"each delivery begins with the first SKU", outbox, "d.next = endOf(after.SKU)", "_ = endOf", "internal/reconcile TestDeliver_GoesOn/deliverAll"},
-	{"a delivery begins between additions to one SKU", outbox, "d.next = endOf(after.SKU)", "d.next = after", "internal/reconcile TestDeliver_GoesOn/deliverAll"},
 	{"additions stay in the outbox", outbox, "_ = r.applied.Send(c)", "_ = c", "internal/reconcile TestBringToGate"},
 	{"an addition to an empty gate is an error", outbox, "case errors.Is(err, stock.ErrNotFilled): // a refill will include the change, or a take will request a refill\n\t\t\terr = nil", "case false:", "internal/reconcile TestBringToGate"},
 	{"a changed version is cut", optimistic, "return nil, ErrConflict", "continue", "internal/ledger/cutter TestConformance/MariaDB/optimistic/CutsAddUp"},

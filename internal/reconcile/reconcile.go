@@ -136,8 +136,6 @@ type Reconciler struct {
 	limiter    *ratelimit.Limiter[stock.SKU] // of refills after guard refusals
 	comparison comparison
 	open       chan *openTake
-
-	deliverAfter stock.Change // where deliverAll begins, which alone uses it
 }
 
 // New returns a Reconciler. counter is nil if the strategy has no gate. The caller still owns
