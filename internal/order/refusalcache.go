@@ -26,7 +26,8 @@ const (
 // It never refuses an order once the SKU is open by the database's clock, unless an administrator
 // has changed the hours through another instance less than maxHoursAge ago. It never refuses an
 // order for lack of units once the ledger has them, unless less than soldOut ago another instance
-// has added or returned them, or this one has returned them without an answer to its COMMIT.
+// has added or returned them, orders have expired, or this instance has returned them without an
+// answer to its COMMIT.
 //
 // It compares no clocks. It measures each time from before the request to the ledger, and the
 // ledger's answer contains the time left until the opening.

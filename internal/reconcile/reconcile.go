@@ -108,12 +108,9 @@ type Options struct {
 	// TakeDeadline is how long a take may be in flight before recovery resolves it. A deadline
 	// shorter than a request is safe, but makes requests take their units twice.
 	TakeDeadline time.Duration
-	// OnReturn is called after orders have expired and the units of these SKUs have
-	// returned to stock. It may be nil.
-	OnReturn func(skus ...stock.SKU)
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
-	Tracer   *tracing.Tracer // nil: there are no traces
+	Log          *slog.Logger
+	Metrics      prometheus.Registerer
+	Tracer       *tracing.Tracer // nil: there are no traces
 }
 
 // Reconciler reconciles one gate with the ledger. Call Start before the first
@@ -125,7 +122,6 @@ type Reconciler struct {
 	generations  *generations
 	jobs         *jobs
 	takeDeadline time.Duration
-	onReturn     func(skus ...stock.SKU) // may be nil
 	log          *slog.Logger
 	metrics      *metrics
 	tracer       *tracing.Tracer
@@ -146,7 +142,6 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 		counter: counter, ledger: l,
 		generations:  &generations{ledger: l, counter: counter, layout: o.Layout, queues: o.Queues, log: o.Log, checked: m.checked},
 		takeDeadline: o.TakeDeadline,
-		onReturn:     o.OnReturn,
 		log:          o.Log,
 		metrics:      m,
 		tracer:       o.Tracer,
