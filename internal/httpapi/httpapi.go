@@ -100,7 +100,7 @@ type Config struct {
 	// Log gets one line per request: at error level for a 500, otherwise at
 	// debug level. The cause of a 503 is a separate line at warn level with one
 	// message per problem, so that a handler can count repeated ones (see
-	// package outage). No line contains a body, query, token or key.
+	// package loglimit). No line contains a body, query, token or key.
 	Log *slog.Logger
 	// Ready returns an error if orders cannot be placed now.
 	Ready func(ctx context.Context) error

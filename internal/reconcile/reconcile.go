@@ -140,7 +140,7 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 	m := newMetrics(o.Metrics, counter != nil)
 	r := &Reconciler{
 		counter: counter, ledger: l,
-		generations:  &generations{ledger: l, counter: counter, layout: o.Layout, queues: o.Queues, log: o.Log, checked: m.checked},
+		generations:  &generations{ledger: l, counter: counter, layout: o.Layout, queues: o.Queues, log: o.Log, metrics: m},
 		takeDeadline: o.TakeDeadline,
 		log:          o.Log,
 		metrics:      m,
