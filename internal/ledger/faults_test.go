@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
-	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -1261,8 +1260,7 @@ func TestUnknownClock(t *testing.T) {
 	}
 }
 
-// TestClosed checks that a closed ledger refuses orders, returns an unknown outcome for others, and
-// begins no count of claims: Close may still wait for others.
+// TestClosed checks that a closed ledger refuses orders, and reads none.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1272,9 +1270,6 @@ func TestClosed(t *testing.T) {
 	}
 	if o, err := s.l.Order(t.Context(), s.pending.ID); err == nil || errors.Is(err, order.ErrUnknownOrder) {
 		t.Errorf("Order: %+v, %v", o, err)
-	}
-	if _, err := s.l.CountClaims(t.Context(), "e"); !errors.Is(err, group.ErrClosed) {
-		t.Errorf("CountClaims: %v", err)
 	}
 }
 

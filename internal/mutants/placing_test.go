@@ -271,7 +271,6 @@ var placing = []mutant{
 	{"the question which rows are locked has no bound", slowGroups, "context.WithTimeout(ctx, transactionTimeout)", "context.WithCancel(ctx)", "internal/ledger TestSilentTransaction/PostgreSQL"},
 	{"a group waits forever if no locked row is found", slowGroups, "if len(locked) == 0 {", "if false {", "internal/ledger TestLockWaits"},
 	{"the parts of an unreadable slot are sold", slots, "\t\trs[r.sku] = &r\n\t\treturn err\n", "\t\trs[r.sku] = &r\n\t\t_ = err\n\t\treturn nil\n", "internal/ledger/cutter TestFailures"},
-	{"Close waits for a whole count of claims", "internal/ledger/ledger.go", "\tl.close()\n", "", "internal/ledger TestCountClaims_Closed/SQLite"},
 	{"a check of stock that was taken over is logged as failed", reconciling, "if err != nil && !errors.Is(err, stock.ErrSuperseded) {", "if err != nil {", "internal/reconcile TestStoresUp/another_layout_has_the_stock"},
 	{"a running instance does not measure the database's clock", reconciling, "loops.Go(func() { r.ledger.KeepClock(ctx) })", "", "internal/reconcile TestRun"},
 	{"a running instance leaves open takes open", reconciling, "loops.Go(func() { r.endOpenTakes(ctx) })", "", "internal/reconcile TestRun"},
