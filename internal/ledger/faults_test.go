@@ -671,7 +671,6 @@ func readCalls(has contents) (cs []call) {
 		reads("Counts", nil, func(ctx context.Context, s *shelf) ([]Count, error) { return s.l.Counts(ctx, skus) }),
 		reads("Recount", nil, func(ctx context.Context, s *shelf) ([]Count, error) { return s.l.Recount(ctx, skus) }),
 		reads("WrongClaims", nil, func(ctx context.Context, s *shelf) ([]Claim, error) { return s.l.WrongClaims(ctx, skus, 20) }),
-		does("MeasureClock", nil, func(ctx context.Context, s *shelf) error { return s.l.MeasureClock(ctx) }),
 	)
 	for n := range cs {
 		cs[n].still = true

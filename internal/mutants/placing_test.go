@@ -272,7 +272,7 @@ var placing = []mutant{
 	{"a group waits forever if no locked row is found", slowGroups, "if len(locked) == 0 {", "if false {", "internal/ledger TestLockWaits"},
 	{"the parts of an unreadable slot are sold", slots, "\t\trs[r.sku] = &r\n\t\treturn err\n", "\t\trs[r.sku] = &r\n\t\t_ = err\n\t\treturn nil\n", "internal/ledger/cutter TestFailures"},
 	{"a check of stock that was taken over is logged as failed", reconciling, "if err != nil && !errors.Is(err, stock.ErrSuperseded) {", "if err != nil {", "internal/reconcile TestStoresUp/another_layout_has_the_stock"},
-	{"a running instance does not measure the database's clock", reconciling, "loops.Go(func() { r.ledger.KeepClock(ctx) })", "", "internal/reconcile TestRun"},
+	{"a running instance does not measure the database's clock", reconciling, "measured := r.ledger.MeasureClock(ctx)", "var measured error", "internal/reconcile TestRun"},
 	{"a running instance leaves open takes open", reconciling, "loops.Go(func() { r.endOpenTakes(ctx) })", "", "internal/reconcile TestRun"},
 	{"a running instance recovers no takes", reconciling, "loops.Go(func() { r.keepRecovering(ctx) })", "", "internal/reconcile TestRun"},
 	{"a take that cannot be given back is not logged", takes, "r.log.WarnContext(ctx, \"giving a take back failed and will be retried\", \"order\", t.OrderID, \"error\", err)", "", "internal/reconcile TestFailuresAreLogged"},
