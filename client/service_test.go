@@ -69,7 +69,7 @@ func open(queue bool) (*shop, error) {
 	}
 	s.service = httpapi.New(httpapi.Config{
 		Orders: instance.Orders, Stock: instance.Stock, Ready: instance.Reconciler.Ready,
-		Strategies: httpapi.Strategies{Running: spec.Name, Guard: true, All: []httpapi.Strategy{{Name: spec.Name, Gate: spec.Gate, Cutter: spec.Cutter, Sound: spec.Sound, Detail: spec.Detail, Promise: spec.Promise}}},
+		Strategies: httpapi.Strategies{Running: spec.Name, Guard: true, All: []httpapi.Strategy{{Name: spec.Name, Gate: &spec.Gate, Cutter: spec.Cutter, Sound: spec.Sound, Detail: spec.Detail, Promise: spec.Promise}}},
 		AdminToken: adminToken, Loopback: true, Metrics: http.NotFoundHandler(), Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 		Draining: func() bool { return false }, RequestTimeout: 10 * time.Second,
 	})

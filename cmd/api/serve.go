@@ -167,7 +167,11 @@ func start(ctx context.Context, i *assembly.Instance, c config) error {
 func describe(c config) httpapi.Strategies {
 	d := httpapi.Strategies{Running: c.strategy.Name, Guard: c.Guard}
 	for _, s := range assembly.Strategies() {
-		d.All = append(d.All, httpapi.Strategy{Name: s.Name, Gate: s.Gate, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail, Promise: s.Promise})
+		one := httpapi.Strategy{Name: s.Name, Cutter: s.Cutter, Sound: s.Sound, Detail: s.Detail, Promise: s.Promise}
+		if s.HasGate() {
+			one.Gate = &s.Gate
+		}
+		d.All = append(d.All, one)
 	}
 	return d
 }

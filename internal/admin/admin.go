@@ -96,7 +96,7 @@ func New(gate Gate, l Ledger, r Reconciler, o Orders, log *slog.Logger) *Admin {
 // total, also during a sale. created reports whether the SKU is new.
 //
 // A buyer limit holds when SetStock returns nil. On a SKU with very many orders, ctx may end before
-// that. Then the units that buyers hold are counted in the background. See ledger.CountClaims.
+// that. The next call then continues to count the units that buyers hold. See ledger.CountClaims.
 //
 // Errors: ErrBelowSold, ErrKindFixed, ErrHours, ErrBusy, ErrSuperseded and ErrUnavailable of
 // package stock. A retry is safe.

@@ -99,7 +99,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-playground/validator/v10": {"internal/httpapi"},
 	"go.opentelemetry.io/otel":               {"internal/tracing", "internal/tracing/..."},
 	"github.com/go-jose/go-jose/v4":          {"internal/buyertoken"},
-	"github.com/hashicorp/golang-lru/v2":     {"internal/ratelimit"},
+	"github.com/hashicorp/golang-lru/v2":     {"internal/ratelimit", "internal/ledger/cutter"},
 	"golang.org/x/time":                      {"internal/ratelimit"},
 }
 

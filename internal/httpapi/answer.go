@@ -83,19 +83,6 @@ type (
 		LedgerAvailable int64     `json:"ledger_available"`
 		Drift           int64     `json:"drift"`
 	}
-	strategiesAnswer struct {
-		Running string           `json:"running"`
-		Guard   bool             `json:"guard"`
-		All     []strategyAnswer `json:"strategies"`
-	}
-	strategyAnswer struct {
-		Name    string  `json:"name"`
-		Gate    *string `json:"gate"`
-		Cutter  string  `json:"cutter"`
-		Sound   bool    `json:"sound"`
-		Detail  string  `json:"detail"`
-		Promise string  `json:"promise"`
-	}
 )
 
 // rfc3339 formats t in UTC, truncated to microseconds, with six fractional digits. It
@@ -149,13 +136,4 @@ func answerPayment(p *order.Payment) paymentAnswer {
 
 func answerStock(s *admin.Stock) stockAnswer {
 	return stockAnswer{s.SKU, s.Kind, s.Total, s.Available, s.Sold, s.BuyerLimit, rfc3339(s.OpensAt), rfc3339(s.ClosesAt)}
-}
-
-func answerStrategies(s Strategies) strategiesAnswer {
-	return strategiesAnswer{
-		s.Running, s.Guard,
-		each(s.All, func(s *Strategy) strategyAnswer {
-			return strategyAnswer{s.Name, orNull(s.Gate), s.Cutter, s.Sound, s.Detail, s.Promise}
-		}),
-	}
 }

@@ -84,7 +84,7 @@ func embeddedConfig(ctx context.Context, queue bool) (c httpapi.Config, close fu
 		return c, nil, err
 	}
 	return httpapi.Config{
-		Strategies:     httpapi.Strategies{Running: assembly.DefaultStrategy, Guard: true},
+		Strategies:     httpapi.Strategies{Running: assembly.DefaultStrategy, Guard: true, All: []httpapi.Strategy{}},
 		Orders:         instance.Orders,
 		Stock:          instance.Stock,
 		Ready:          instance.Reconciler.Ready,

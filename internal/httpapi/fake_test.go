@@ -177,7 +177,7 @@ func testConfig(orders backend) Config {
 	return Config{
 		Orders: orders, Stock: orders, Ready: orders.Ready,
 		Strategies: Strategies{Running: "lua", Guard: true, All: []Strategy{
-			{Name: "lua", Gate: "script", Cutter: "count", Sound: true, Detail: "one atomic script", Promise: "a 201 is never lost"},
+			{Name: "lua", Gate: new("script"), Cutter: "count", Sound: true, Detail: "one atomic script", Promise: "a 201 is never lost"},
 			{Name: "db-none", Cutter: "readwrite", Detail: `SELECT, "check", UPDATE …`},
 		}},
 		Loopback: true,

@@ -100,7 +100,7 @@ type Config struct {
 	// Log gets one line per request: at error level for a 500, otherwise at
 	// debug level. The cause of a 503 is a separate line at warn level with one
 	// message per problem, so that a handler can count repeated ones (see
-	// package outage). No line contains a body, query, token or key.
+	// package loglimit). No line contains a body, query, token or key.
 	Log *slog.Logger
 	// Ready returns an error if orders cannot be placed now.
 	Ready func(ctx context.Context) error
@@ -119,20 +119,19 @@ type Config struct {
 
 // Strategies is the answer to GET /strategies.
 type Strategies struct {
-	Running string // the Name of the strategy in use, one of All
-	Guard   bool
-	All     []Strategy
+	Running string     `json:"running"` // the Name of the strategy in use, one of All
+	Guard   bool       `json:"guard"`
+	All     []Strategy `json:"strategies"`
 }
 
 // Strategy describes one way to cut stock.
 type Strategy struct {
-	Name   string
-	Gate   string // empty: the strategy has no gate
-	Cutter string
-	Sound  bool // the strategy never sells a unit twice, even without the guard
-	Detail string
-	// Promise says what a client can rely on once its order was accepted.
-	Promise string
+	Name    string  `json:"name"`
+	Gate    *string `json:"gate"` // nil: the strategy has no gate
+	Cutter  string  `json:"cutter"`
+	Sound   bool    `json:"sound"` // the strategy never sells a unit twice, even without the guard
+	Detail  string  `json:"detail"`
+	Promise string  `json:"promise"` // what a client can rely on once its order was accepted
 }
 
 //go:embed openapi.yaml
@@ -141,13 +140,12 @@ var openAPI []byte
 // api holds what handlers share. It does not change after New.
 type api struct {
 	Config
-	auth       authority
-	limits     *ratelimit.Limiter[client] // nil without a RateLimit
-	origins    http.CrossOriginProtection
-	strategies strategiesAnswer
-	binding    strictJSON
-	requests   *requests // nil on the operators' listener
-	deadlines  deadlines // deadlines of changes
+	auth      authority
+	limits    *ratelimit.Limiter[client] // nil without a RateLimit
+	origins   http.CrossOriginProtection
+	binding   strictJSON
+	requests  *requests // nil on the operators' listener
+	deadlines deadlines // deadlines of changes
 }
 
 // New returns the handler of the whole API. It is safe for concurrent use.
@@ -156,11 +154,10 @@ func New(c Config) http.Handler { return build(c).engine() }
 func build(c Config) *api {
 	c.Log = slog.New(LogHandler(c.Log.Handler()))
 	a := &api{
-		Config:     c,
-		auth:       newAuthority(c.AdminToken, c.Loopback),
-		strategies: answerStrategies(c.Strategies),
-		binding:    strictJSON{newValidator()},
-		deadlines:  deadlines{timeout: c.RequestTimeout},
+		Config:    c,
+		auth:      newAuthority(c.AdminToken, c.Loopback),
+		binding:   strictJSON{newValidator()},
+		deadlines: deadlines{timeout: c.RequestTimeout},
 	}
 	if c.RateLimit > 0 {
 		a.limits = ratelimit.New[client](c.RateLimit, c.RateBurst)
@@ -269,7 +266,7 @@ func (a *api) methodNotAllowed(c *gin.Context) {
 
 // showStrategies handles GET /strategies.
 func (a *api) showStrategies(c *gin.Context) {
-	answer(c, http.StatusOK, jsonType, a.strategies)
+	answer(c, http.StatusOK, jsonType, a.Strategies)
 }
 
 // showOpenAPI handles GET /openapi.yaml.

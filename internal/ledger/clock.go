@@ -1,21 +1,17 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/holdfast-stock/holdfast/internal/retry"
 )
 
 const (
 	// clockPause is the time between two measurements of the database's clock.
 	clockPause = 10 * time.Second
-	// clockCheckPause is the time between two checks whether a measurement is due,
-	// and between two tries of a measurement that fails.
-	clockCheckPause = 250 * time.Millisecond
 	// maxClockAge is how long a measurement is used.
 	maxClockAge = time.Minute
 	// maxClockError bounds the error of a measurement.
@@ -79,47 +75,43 @@ func (c *clock) due() bool {
 	return age >= clockPause || c.jumped(last, age)
 }
 
-// measure reads the database's clock several times, and keeps the reading with the
-// shortest round trip.
+// measure reads the database's clock several times, and keeps the reading with the shortest round
+// trip. It returns an error only if no reading was fast enough.
 func (c *clock) measure(read func() (time.Time, error)) error {
-	var best reading
-	shortest := maxClockError
+	var (
+		best     reading
+		failed   error
+		shortest = maxClockError
+	)
 	for range clockSamples {
 		r := reading{at: time.Now(), wall: c.wall().Round(0)}
 		var err error
 		if r.database, err = read(); err != nil {
-			return err
+			failed = err
+			continue
 		}
 		if trip := time.Since(r.at); trip < shortest {
 			best, shortest = r, trip
 		}
 	}
 	if best.at.IsZero() {
-		return fmt.Errorf("reading the database's clock took longer than %v", maxClockError)
+		return cmp.Or(failed, fmt.Errorf("reading the database's clock took longer than %v", maxClockError))
 	}
 	c.last.Store(&best)
 	return nil
 }
 
-// MeasureClock measures the database's clock. Call it before the first order.
+// MeasureClock measures the database's clock, if the last measurement is not recent. Call it before
+// the first order, and every second.
 func (l *Ledger) MeasureClock(ctx context.Context) error {
+	if !l.clock.due() {
+		return nil
+	}
 	return l.clock.measure(func() (time.Time, error) {
 		ctx, cancel := context.WithTimeout(ctx, maxClockError)
 		defer cancel()
 		return l.db.Now(ctx)
 	})
-}
-
-// KeepClock measures the database's clock again every few seconds, until ctx ends.
-func (l *Ledger) KeepClock(ctx context.Context) {
-	for retry.Sleep(ctx, clockCheckPause) == nil {
-		if !l.clock.due() {
-			continue
-		}
-		if err := l.MeasureClock(ctx); err != nil && ctx.Err() == nil {
-			l.log.Debug("measuring the database's clock failed and will be retried", "error", err)
-		}
-	}
 }
 
 // ClockKnown returns an error if expiry times of orders cannot be set. It returns nil if orders do

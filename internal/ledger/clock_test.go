@@ -9,7 +9,6 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/faults"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/stock"
-	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
 // TestTimes checks that an order's times are by the database's clock, even if the clock of the
@@ -122,17 +121,30 @@ func TestClock(t *testing.T) {
 	})
 }
 
-// TestKeepClock checks that an unknown clock is measured again until it is known.
-func TestKeepClock(t *testing.T) {
+// TestMeasureClock checks that the clock is measured although single readings fail, that an error
+// is returned if all fail, and that a recent measurement is kept.
+func TestMeasureClock(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
-	s.l.clock.last.Store(nil)
-	s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1})
-	stop := testenv.Background(t, s.l.KeepClock)
-	testenv.Await(t, "the clock is known", func() bool { return s.l.ClockKnown() == nil })
-	stop()
-	if _, injected := s.faults.Disarm(); len(injected) != 1 {
-		t.Errorf("faults: %q", injected)
+	for failing, known := range []bool{true, true, true, false} {
+		s.l.clock.last.Store(nil)
+		if failing > 0 {
+			s.faults.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Times: failing})
+		}
+		err := s.l.MeasureClock(t.Context())
+		if _, injected := s.faults.Disarm(); len(injected) != failing {
+			t.Errorf("faults: %q", injected)
+		}
+		if (err == nil) != known || (s.l.ClockKnown() == nil) != known {
+			t.Errorf("%d readings failed: %v, %v", failing, err, s.l.ClockKnown())
+		}
+	}
+	if err := s.l.MeasureClock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	last := s.l.clock.last.Load()
+	if err := s.l.MeasureClock(t.Context()); err != nil || s.l.clock.last.Load() != last {
+		t.Errorf("measured again at once: %v", err)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -23,47 +22,13 @@ const maxClaimStep = 2000
 // does nothing if the limit is in effect already.
 //
 // CountClaims works in short transactions, and sales go on between them. It goes through the SKU's
-// orders by ID, and adds their units to the claims of their buyers. It stores its progress. When
-// ctx ends, the count continues in the background until Close. If it fails, or the process dies,
-// the next call continues it. Several calls may run at once.
+// orders by ID, and adds their units to the claims of their buyers. It stores its progress, so the
+// next call continues a count that has failed or whose ctx has ended. Several calls may run at once.
 //
 // A transaction that takes or returns units of the SKU changes the buyer's claim if the count has
 // passed the order's ID, and otherwise leaves the order to the count. All these transactions lock
 // the stock row, so each order is counted once.
 func (l *Ledger) CountClaims(ctx context.Context, sku stock.SKU) (StockRow, error) {
-	var (
-		row     StockRow
-		err     error
-		counted = make(chan struct{})
-	)
-	if !l.beginCount(func() {
-		defer close(counted)
-		row, err = l.countClaims(l.open, sku)
-	}) {
-		return StockRow{}, fmt.Errorf("counting the claims on %s: %w", sku, group.ErrClosed)
-	}
-	select {
-	case <-counted:
-		return row, err
-	case <-ctx.Done():
-		return StockRow{}, fmt.Errorf("still counting the claims on %s: %w", sku, ctx.Err())
-	}
-}
-
-// beginCount runs count in a goroutine, for which Close waits. After Close has begun, beginCount
-// does nothing and returns false: requests that were cut off may still call it then.
-func (l *Ledger) beginCount(count func()) bool {
-	l.closing.Lock()
-	defer l.closing.Unlock()
-	if l.open.Err() != nil {
-		return false
-	}
-	l.groups.Go(count)
-	return true
-}
-
-// countClaims takes all steps of CountClaims.
-func (l *Ledger) countClaims(ctx context.Context, sku stock.SKU) (StockRow, error) {
 	for {
 		row, done, err := l.stepClaims(ctx, sku)
 		if err != nil {

@@ -5,11 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -319,7 +317,8 @@ func TestCountClaims_DuringASale(t *testing.T) {
 	})
 }
 
-// TestCountClaims_GoesOn checks that a count continues after its caller has given up.
+// TestCountClaims_GoesOn checks that a count ends when its caller gives up, and that the next call
+// continues it.
 func TestCountClaims_GoesOn(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {
@@ -330,6 +329,15 @@ func TestCountClaims_GoesOn(t *testing.T) {
 			place(t, l, "hot")
 		}
 		(&sale{database: d}).limit(t, l, 10)
+		for range 2 {
+			if _, done, err := l.stepClaims(t.Context(), "hot"); done || err != nil {
+				t.Fatal(done, err)
+			}
+		}
+		begun, err := l.Row(t.Context(), "hot")
+		if err != nil {
+			t.Fatal(err)
+		}
 		end, err := l.turns.take(t.Context(), "hot")
 		if err != nil {
 			t.Fatal(err)
@@ -346,51 +354,13 @@ func TestCountClaims_GoesOn(t *testing.T) {
 			t.Errorf("a caller that has given up: %v", err)
 		}
 		end()
-		testenv.Await(t, "the limit holds", func() bool {
-			row, err := l.Row(t.Context(), "hot")
-			return err == nil && row.LimitHolds()
-		})
-	})
-}
-
-// TestCountClaims_Closed checks that Close ends all counts, and waits until they have ended.
-func TestCountClaims_Closed(t *testing.T) {
-	t.Parallel()
-	eachDatabase(t, testenv.Chosen(databases, "SQLite"), func(t *testing.T, d *database) {
-		l := d.open(t, cutter.Merged())
-		ends, end, closed := make(chan string, 1), make(chan struct{}), make(chan struct{})
-		l.log = slog.New(slog.NewTextHandler(writer(func(line string) {
-			ends <- line
-			<-end
-		}), nil))
-		lay(t, l, "hot", 10)
-		place(t, l, "hot")
-		(&sale{database: d}).limit(t, l, 10)
-		if _, err := l.turns.take(t.Context(), "hot"); err != nil {
-			t.Fatal(err)
+		if row, err := l.Row(t.Context(), "hot"); err != nil || row.CountedTo != begun.CountedTo || !row.CountedTo.Valid {
+			t.Errorf("after the caller has given up: %+v, %v; want %+v", row, err, begun)
 		}
-		var background sync.WaitGroup
-		defer background.Wait()
-		background.Go(func() { _, _ = l.CountClaims(t.Context(), "hot") })
-		testenv.Await(t, "the count waits for its turn", func() bool { return l.turns.waiting() == 2 })
-		background.Go(func() {
-			l.Close()
-			close(closed)
-		})
-		defer close(end)
-		if line := testenv.Receive(t, "the count ends", ends); !strings.Contains(line, context.Canceled.Error()) {
-			t.Errorf("the count ended with %s", line)
+		if row, err := l.CountClaims(t.Context(), "hot"); err != nil || !row.LimitHolds() {
+			t.Errorf("the next call: %+v, %v", row, err)
 		}
-		testenv.Quiet(t, "Close returned before the count had ended", closed)
 	})
-}
-
-// writer calls itself with each write.
-type writer func(text string)
-
-func (w writer) Write(text []byte) (int, error) {
-	w(string(text))
-	return len(text), nil
 }
 
 // TestCountClaims_OtherLimit checks that a count continues when the limit changes. If it began

@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-stock/holdfast/internal/faults"
-	"github.com/holdfast-stock/holdfast/internal/group"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter"
 	"github.com/holdfast-stock/holdfast/internal/ledger/cutter/cuttertest"
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
@@ -672,7 +671,6 @@ func readCalls(has contents) (cs []call) {
 		reads("Counts", nil, func(ctx context.Context, s *shelf) ([]Count, error) { return s.l.Counts(ctx, skus) }),
 		reads("Recount", nil, func(ctx context.Context, s *shelf) ([]Count, error) { return s.l.Recount(ctx, skus) }),
 		reads("WrongClaims", nil, func(ctx context.Context, s *shelf) ([]Claim, error) { return s.l.WrongClaims(ctx, skus, 20) }),
-		does("MeasureClock", nil, func(ctx context.Context, s *shelf) error { return s.l.MeasureClock(ctx) }),
 	)
 	for n := range cs {
 		cs[n].still = true
@@ -1261,8 +1259,7 @@ func TestUnknownClock(t *testing.T) {
 	}
 }
 
-// TestClosed checks that a closed ledger refuses orders, returns an unknown outcome for others, and
-// begins no count of claims: Close may still wait for others.
+// TestClosed checks that a closed ledger refuses orders, and reads none.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	s := openTemplate(t).copy(t)
@@ -1272,9 +1269,6 @@ func TestClosed(t *testing.T) {
 	}
 	if o, err := s.l.Order(t.Context(), s.pending.ID); err == nil || errors.Is(err, order.ErrUnknownOrder) {
 		t.Errorf("Order: %+v, %v", o, err)
-	}
-	if _, err := s.l.CountClaims(t.Context(), "e"); !errors.Is(err, group.ErrClosed) {
-		t.Errorf("CountClaims: %v", err)
 	}
 }
 

@@ -4,7 +4,6 @@
 package ledger
 
 import (
-	"context"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -68,7 +67,7 @@ type Ledger struct {
 	slow    slowGroups
 	turns   *turns
 
-	groups  sync.WaitGroup // groups and counts of claims under way
+	groups  sync.WaitGroup // groups under way
 	lookups *group.Batcher[*lookup]
 
 	// cutFirst is true if not every take of the last group was cut: stock has run out, a buyer is
@@ -78,10 +77,7 @@ type Ledger struct {
 	// mayWait says that orders may wait for stock rows after their times have been set.
 	mayWait bool
 
-	claimsAtOnce int             // see maxClaimStep
-	open         context.Context // ends with Close
-	close        context.CancelFunc
-	closing      sync.Mutex // held while Close ends open, and while a count of claims begins
+	claimsAtOnce int // see maxClaimStep
 }
 
 // New returns the ledger in db. The caller closes the ledger, and then db.
@@ -91,7 +87,6 @@ func New(db *sqltx.DB, o Options) *Ledger {
 		paymentWindow: o.PaymentWindow, log: o.Log, tracer: o.Tracer, turns: newTurns(), claimsAtOnce: maxClaimStep,
 	}
 	l.mayWait = o.PaymentWindow == 0 || o.PaymentWindow >= 2*transactionTimeout
-	l.open, l.close = context.WithCancel(context.Background())
 	l.clock.wall = o.Clock
 	if o.Clock == nil {
 		l.clock.wall = time.Now
@@ -109,9 +104,6 @@ func New(db *sqltx.DB, o Options) *Ledger {
 
 // Close finishes the orders and lookups that are queued. Later calls fail.
 func (l *Ledger) Close() {
-	l.closing.Lock()
-	l.close()
-	l.closing.Unlock()
 	l.records.Close()
 	l.groups.Wait()
 	l.lookups.Close()

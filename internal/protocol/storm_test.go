@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/async"
+	"github.com/holdfast-stock/holdfast/internal/ledger"
 	redislock "github.com/holdfast-stock/holdfast/internal/lock/redis"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
@@ -211,7 +212,7 @@ func (s *stormRun) launch(ctx context.Context, l launch) error {
 			if i.consumer != nil {
 				s.loops.Go(func() { i.consumer.Run(ctx) })
 			}
-			s.loops.Go(func() { i.ledger.KeepClock(ctx) })
+			s.loops.Go(func() { keepClock(ctx, i.ledger) })
 			return nil
 		}
 		s.note("starting %v: %v", l, err)
@@ -225,6 +226,14 @@ func (s *stormRun) launch(ctx context.Context, l launch) error {
 		case try == maxFaultyStarts:
 			s.endFaults()
 		}
+	}
+}
+
+// keepClock keeps the database's clock known, as Run does, until ctx ends.
+func keepClock(ctx context.Context, l *ledger.Ledger) {
+	for ctx.Err() == nil {
+		_ = l.MeasureClock(ctx)
+		testenv.Dither()
 	}
 }
 
@@ -268,7 +277,7 @@ func (s *stormRun) tryDrain(ctx context.Context) error {
 		i.Close()
 	}()
 	running.Go(func() { i.consumer.Run(ctx) })
-	running.Go(func() { i.ledger.KeepClock(ctx) })
+	running.Go(func() { keepClock(ctx, i.ledger) })
 	for {
 		queued, err := i.consumer.Queued(ctx)
 		if ctx.Err() != nil {

@@ -233,7 +233,8 @@ func TestBrokenTakeover(t *testing.T) {
 						}
 						broken, err := s.breaking(t, n, kind, test.waits, test.do)
 						more = more || broken != ""
-						if !errors.Is(err, errLost) && (broken != "" || err != nil) {
+						known := err == nil && broken == "MeasureClock" && !test.waits // by an earlier measurement, which Start does not have
+						if !errors.Is(err, errLost) && !known && (broken != "" || err != nil) {
 							t.Errorf("error %v", err)
 						}
 						after, err := s.ledger.Owner(t.Context())

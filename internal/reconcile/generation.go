@@ -42,8 +42,7 @@ type generations struct {
 	layout  string
 	queues  bool // the strategy acknowledges orders before the ledger has them
 	log     *slog.Logger
-	// checked is called after each check of a store. err is nil if the store answered.
-	checked func(store string, err error)
+	metrics *metrics
 
 	following singleflight.Group
 	checking  singleflight.Group
@@ -187,10 +186,10 @@ func (g *generations) checkNow(ctx context.Context) error {
 	inTime := ctx.Err() == nil // the gate's answer has left time to ask the ledger
 	owner, err := g.ledger.Beat(ctx)
 	if g.counter != nil {
-		g.checked(gateStore, markErr)
+		g.metrics.checked(gateStore, markErr)
 	}
 	if inTime {
-		g.checked(ledgerStore, err)
+		g.metrics.checked(ledgerStore, err)
 	}
 	switch {
 	case err != nil:

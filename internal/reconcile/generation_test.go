@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/holdfast-stock/holdfast/internal/ledger"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
@@ -181,7 +183,7 @@ func newFleet(n int, answer, load time.Duration) *fleet {
 		gate.onLoad = func() error { time.Sleep(load); return nil }
 		f.gates = append(f.gates, gate)
 		f.all = append(f.all, &generations{
-			ledger: newLedger(f.row), counter: gate, layout: "fake", log: slog.New(slog.DiscardHandler), checked: func(string, error) {},
+			ledger: newLedger(f.row), counter: gate, layout: "fake", log: slog.New(slog.DiscardHandler), metrics: newMetrics(prometheus.NewRegistry(), true),
 		})
 	}
 	return f

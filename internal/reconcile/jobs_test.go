@@ -129,7 +129,6 @@ func (t *fakeJobs) RefundsDue(ctx context.Context, _ int) (int, time.Duration, e
 }
 
 func (t *fakeJobs) MeasureClock(ctx context.Context) error { return t.called(ctx, "MeasureClock") }
-func (t *fakeJobs) KeepClock(ctx context.Context)          { _ = t.called(ctx, "KeepClock") }
 func (t *fakeJobs) ClockKnown() error                      { return t.called(context.Background(), "ClockKnown") }
 
 // runner is an instance that runs a job.

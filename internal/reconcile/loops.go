@@ -89,15 +89,13 @@ func (r *Reconciler) keepDelivering(ctx context.Context) {
 	r.jobs.run(ctx, outboxJob, r.asJob(r.deliverAll), func() { r.metrics.outbox.Set(0) })
 }
 
-// deliverAll delivers the additions of every SKU. If ctx ends first, the next call continues with
-// the following SKU. Otherwise the SKUs of a dead master in a cluster could take the time of every
-// call.
+// deliverAll delivers the additions of every SKU. SKUs on a dead master of a cluster may take the
+// time of every call. The comparison then refills the SKUs after them.
 func (r *Reconciler) deliverAll(ctx context.Context) (pace, error) {
 	start := time.Now()
-	d, err := r.deliverChanges(ctx, "", r.deliverAfter)
-	r.deliverAfter = d.next
-	r.metrics.outbox.Set(float64(d.left))
-	r.trace(ctx, "job.outbox", start, d.applied, err)
+	applied, left, err := r.deliverChanges(ctx, "")
+	r.metrics.outbox.Set(float64(left))
+	r.trace(ctx, "job.outbox", start, applied, err)
 	return afterRound, err
 }
 

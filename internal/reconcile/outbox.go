@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/stock"
@@ -17,7 +16,7 @@ func (r *Reconciler) Deliver(ctx context.Context, sku stock.SKU) error {
 	if r.counter == nil {
 		return nil
 	}
-	_, err := r.deliverChanges(ctx, sku, stock.Change{})
+	_, _, err := r.deliverChanges(ctx, sku)
 	return err
 }
 
@@ -49,31 +48,21 @@ func (r *Reconciler) CatchUp(ctx context.Context, skus ...stock.SKU) error {
 	return nil
 }
 
-// delivery is what a delivery has done.
-type delivery struct {
-	applied int          // additions
-	left    int          // additions that it has read and that are still in the outbox
-	next    stock.Change // the next delivery begins after this change; zero: all changes were tried
-}
-
-// deliverChanges is Deliver with a gate. It begins with the change that follows after.
-func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU, after stock.Change) (d delivery, err error) {
+// deliverChanges is Deliver with a gate. It returns how many additions it has applied, and how many
+// it has read that are still in the outbox.
+func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU) (applied, left int, err error) {
 	var (
 		errs    []error
-		blocked stock.SKU // SKU whose later changes must wait for an earlier one
+		after   stock.Change // the last change that was read
+		blocked stock.SKU    // SKU whose later changes must wait for an earlier one
 	)
 	for {
 		changes, last, err := r.ledger.Changes(ctx, sku, after)
 		if err != nil {
-			d.next = endOf(after.SKU)
-			return d, joined(append(errs, err))
+			return applied, left, joined(append(errs, err))
 		}
 		var done []stock.Change
 		for _, c := range changes {
-			if ctx.Err() != nil {
-				last = false
-				break
-			}
 			after = c
 			if c.SKU == blocked {
 				continue
@@ -91,17 +80,13 @@ func (r *Reconciler) deliverChanges(ctx context.Context, sku stock.SKU, after st
 		// A change that stays in the outbox by mistake is not applied again, because the gate knows
 		// its number.
 		errs = append(errs, r.ledger.Applied(ctx, done...))
-		d.applied += len(done)
-		d.left += len(changes) - len(done)
+		applied += len(done)
+		left += len(changes) - len(done)
 		if last {
-			return d, joined(errs)
+			return applied, left, joined(errs)
 		}
 	}
 }
-
-// endOf returns a change that follows all changes of the SKU. A delivery must not begin between
-// two changes of a SKU: the gate would lack the earlier one.
-func endOf(sku stock.SKU) stock.Change { return stock.Change{SKU: sku, Epoch: math.MaxInt64} }
 
 // BringToGate takes additions that the ledger has just committed, and applies them to the gate's
 // counts. If it cannot, Run applies them later. It continues after ctx ends.

@@ -26,13 +26,11 @@ import (
 )
 
 const (
-	// checkPause is the pause between two checks of the generation.
+	// checkPause is the pause between two checks of the generation and of the database's clock.
 	checkPause = time.Second
 	// compensationTimeout bounds the compensation and the refill for one request.
 	// They do not run on the request's context, which may have ended.
 	compensationTimeout = 5 * time.Second
-	// clockTries is how often Start measures the clock of a slow database.
-	clockTries = 3
 )
 
 // Ledger is the part of the ledger that Reconciler uses.
@@ -58,9 +56,8 @@ type Ledger interface {
 	// Resolve finds the outcome of a take whose commit outcome is unknown.
 	Resolve(ctx context.Context, d stock.Deduction) order.Outcome
 
-	// MeasureClock, KeepClock and ClockKnown measure the database's clock.
+	// MeasureClock and ClockKnown measure the database's clock.
 	MeasureClock(ctx context.Context) error
-	KeepClock(ctx context.Context)
 	ClockKnown() error
 
 	// Expire and Due expire and count orders whose payment window has ended.
@@ -108,12 +105,9 @@ type Options struct {
 	// TakeDeadline is how long a take may be in flight before recovery resolves it. A deadline
 	// shorter than a request is safe, but makes requests take their units twice.
 	TakeDeadline time.Duration
-	// OnReturn is called after orders have expired and the units of these SKUs have
-	// returned to stock. It may be nil.
-	OnReturn func(skus ...stock.SKU)
-	Log      *slog.Logger
-	Metrics  prometheus.Registerer
-	Tracer   *tracing.Tracer // nil: there are no traces
+	Log          *slog.Logger
+	Metrics      prometheus.Registerer
+	Tracer       *tracing.Tracer // nil: there are no traces
 }
 
 // Reconciler reconciles one gate with the ledger. Call Start before the first
@@ -125,7 +119,6 @@ type Reconciler struct {
 	generations  *generations
 	jobs         *jobs
 	takeDeadline time.Duration
-	onReturn     func(skus ...stock.SKU) // may be nil
 	log          *slog.Logger
 	metrics      *metrics
 	tracer       *tracing.Tracer
@@ -136,8 +129,6 @@ type Reconciler struct {
 	limiter    *ratelimit.Limiter[stock.SKU] // of refills after guard refusals
 	comparison comparison
 	open       chan *openTake
-
-	deliverAfter stock.Change // where deliverAll begins, which alone uses it
 }
 
 // New returns a Reconciler. counter is nil if the strategy has no gate. The caller still owns
@@ -146,9 +137,8 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 	m := newMetrics(o.Metrics, counter != nil)
 	r := &Reconciler{
 		counter: counter, ledger: l,
-		generations:  &generations{ledger: l, counter: counter, layout: o.Layout, queues: o.Queues, log: o.Log, checked: m.checked},
+		generations:  &generations{ledger: l, counter: counter, layout: o.Layout, queues: o.Queues, log: o.Log, metrics: m},
 		takeDeadline: o.TakeDeadline,
-		onReturn:     o.OnReturn,
 		log:          o.Log,
 		metrics:      m,
 		tracer:       o.Tracer,
@@ -179,23 +169,13 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 // Holder returns the name of this instance as the holder of jobs.
 func (r *Reconciler) Holder() string { return r.jobs.holder }
 
-// measureClock measures the database's clock again if the answer took too long.
-func (r *Reconciler) measureClock(ctx context.Context) (err error) {
-	for range clockTries {
-		if err = r.ledger.MeasureClock(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-			return err
-		}
-	}
-	return err
-}
-
 // Start takes over the stock for this instance's layout. Instances of another layout are refused
 // from then on. Call it once, before the first order. It writes one row, whatever the number of
 // SKUs.
 //
 // ErrQueuedOrders means that queued orders must be drained first.
 func (r *Reconciler) Start(ctx context.Context) error {
-	if err := r.measureClock(ctx); err != nil {
+	if err := r.ledger.MeasureClock(ctx); err != nil {
 		return fmt.Errorf("measuring the database's clock: %w", err)
 	}
 	if err := r.generations.start(ctx); err != nil {
@@ -219,7 +199,11 @@ func (r *Reconciler) Ready(ctx context.Context) error {
 	if err := r.generations.check(ctx); err != nil {
 		return err
 	}
-	return r.ledger.ClockKnown()
+	measured := r.ledger.MeasureClock(ctx)
+	if err := r.ledger.ClockKnown(); err != nil {
+		return errors.Join(err, measured)
+	}
+	return nil
 }
 
 // StoreChanged must be called when Redis may have been replaced or may have lost writes. No units
@@ -256,7 +240,6 @@ func (r *Reconciler) Run(ctx context.Context) {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	loops.Go(func() { r.keepChecking(ctx) })
-	loops.Go(func() { r.ledger.KeepClock(ctx) })
 	loops.Go(func() { r.keepExpiring(ctx) })
 	if r.counter != nil {
 		loops.Go(func() { r.endOpenTakes(ctx) })
@@ -268,11 +251,11 @@ func (r *Reconciler) Run(ctx context.Context) {
 
 func (r *Reconciler) keepChecking(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := r.generations.check(ctx)
+		err := r.Ready(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		r.metrics.ready.Set(oneIf(err == nil && r.ledger.ClockKnown() == nil))
+		r.metrics.ready.Set(oneIf(err == nil))
 		if err != nil && !errors.Is(err, stock.ErrSuperseded) {
 			r.log.Warn("checking the stores failed", "error", err)
 		}

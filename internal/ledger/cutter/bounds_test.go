@@ -7,20 +7,23 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestBounds checks that cutters remember a bounded number of SKUs, and keep the latest ones,
-// because a request may name any SKU.
+// TestBounds checks that the SKUs that a cutter remembers are bounded, and that it remembers the
+// SKUs that were used last.
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	units, limits := new(unitRows), new(seenLimits)
-	for n := range max(maxShort, maxLimited) + 1 {
-		sku := stock.SKU(fmt.Sprint(n))
-		units.setShort(sku, true)
+	limits := seenLimits{newMemory[int64]()}
+	for n := range maxRemembered + 1 {
+		sku := stock.SKU(fmt.Sprint("sku-", n))
 		limits.learn(rows{sku: {sku: sku, limit: 1}})
-		if len(units.short) > maxShort || len(limits.limits) > maxLimited {
-			t.Fatalf("%d SKUs are short, %d have limits", len(units.short), len(limits.limits))
+		if lines := []line{{sku: sku}}; limits.of(lines)[sku] != 1 || lines[0].want != 1 {
+			t.Fatalf("%s is forgotten at once", sku)
 		}
-		if lines := []line{{sku: sku}}; !units.anyShort(lines) || limits.of(lines)[sku] != 1 {
-			t.Fatalf("SKU %d is forgotten", n)
-		}
+	}
+	if n := limits.Len(); n != maxRemembered {
+		t.Errorf("%d SKUs are remembered", n)
+	}
+	limits.learn(rows{"sku-1": {sku: "sku-1"}})
+	if lines := []line{{sku: "sku-0"}, {sku: "sku-1"}}; limits.of(lines) != nil {
+		t.Errorf("limits that are forgotten: %+v", lines)
 	}
 }

@@ -12,18 +12,18 @@ import (
 // Merged returns the cutter that takes the units of a whole group at once, in one
 // conditional UPDATE. If the group does not fit whole, it is decided under row locks, order
 // by order.
-func Merged() Cutter { return &merged{refuse: true} }
+func Merged() Cutter { return merged{true, seenLimits{newMemory[int64]()}} }
 
 // Count returns the cutter that counts down as Merged does, but refuses nothing for lack of stock,
 // because a gate has admitted the takes. The count may fall below 0.
-func Count() Cutter { return &merged{refuse: false} }
+func Count() Cutter { return merged{false, seenLimits{newMemory[int64]()}} }
 
 type merged struct {
 	refuse bool
 	seen   seenLimits
 }
 
-func (c *merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
+func (c merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
 	lines, ok := sum(takes)
 	limits := c.seen.of(lines)
 	plan := Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {

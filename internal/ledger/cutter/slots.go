@@ -24,7 +24,7 @@ import (
 // A SKU with a buyer limit has no parts: it is sold as Merged does, because claims change only
 // under the lock of the stock row.
 func Slots(n int) Cutter {
-	c := &slots{n: n}
+	c := &slots{n: n, limits: seenLimits{newMemory[int64]()}}
 	c.last.Store(rand.Uint64N(uint64(n)))
 	return c
 }

@@ -6,18 +6,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-const (
-	// maxPool bounds the unit rows of one SKU.
-	maxPool = 1000
-	// maxShort bounds the SKUs that unitRows remembers as short.
-	maxShort = 10_000
-)
+// maxPool bounds the unit rows of one SKU.
+const maxPool = 1000
 
 // UnitRows returns the cutter that keeps a pool of rows, one for each unit that can be sold now. It
 // takes n units by SELECT … FOR UPDATE SKIP LOCKED LIMIT n. No sale waits for the row of another.
@@ -27,18 +24,17 @@ const (
 // If too few rows are free, it returns ErrConflict, and the next plan for the SKU locks the stock
 // row and refills the pool. The refill must be another transaction, to avoid a deadlock: a sale
 // that holds units would wait for the stock row, whose holder may wait for those units.
-func UnitRows() Cutter { return &unitRows{} }
+func UnitRows() Cutter { return unitRows{newMemory[bool]()} }
 
 type unitRows struct {
-	mu sync.Mutex
-	// short are the SKUs that had too few free units, and that no transaction has refilled since. A
+	// short has the SKUs that had too few free units, and that no transaction has refilled since. A
 	// refill may be impossible (sold out, or a buyer limit) or may have failed.
-	short map[stock.SKU]bool
+	short *lru.Cache[stock.SKU, bool]
 }
 
-func (c *unitRows) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
+func (c unitRows) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes []stock.Take) (Plan, error) {
 	lines, ok := sum(takes)
-	if !ok || c.anyShort(lines) {
+	if !ok || slices.ContainsFunc(lines, func(l line) bool { return c.short.Contains(l.sku) }) {
 		return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) { return c.refilling(ctx, tx, g, takes) }}, nil
 	}
 	return Plan{Cut: func(ctx context.Context, tx *sqltx.Tx) ([]Decision, error) {
@@ -48,7 +44,7 @@ func (c *unitRows) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, take
 				return nil, err
 			}
 			if int64(len(free)) < line.units {
-				c.setShort(line.sku, true)
+				c.short.Add(line.sku, true)
 				return nil, ErrConflict
 			}
 			tx.AtCommit(deleteUnits(tx.Dialect(), line.sku, free)...)
@@ -57,35 +53,11 @@ func (c *unitRows) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, take
 	}}, nil
 }
 
-func (c *unitRows) anyShort(lines []line) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, line := range lines {
-		if c.short[line.sku] {
-			return true
-		}
-	}
-	return false
-}
-
-func (c *unitRows) setShort(sku stock.SKU, short bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !short {
-		delete(c.short, sku)
-		return
-	}
-	if c.short == nil || len(c.short) >= maxShort {
-		c.short = make(map[stock.SKU]bool) // the next sales find out again which SKUs are short
-	}
-	c.short[sku] = true
-}
-
 // refilling decides the takes under the locks of their stock rows, and refills the pools of SKUs
 // with too few free units. It takes the free units that it needs back into the stock row first. It
 // waits for units that other transactions hold only if all other units are too few. So a unit that
 // is returned is sold, and "sold out" is final.
-func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take) ([]Decision, error) {
+func (c unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generation, takes []stock.Take) ([]Decision, error) {
 	rs, err := lock(ctx, tx, takes)
 	if err != nil {
 		return nil, err
@@ -120,7 +92,7 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 		switch n := min(rs[sku].available, maxPool-p.held); {
 		case !ok:
 		case p.enough:
-			c.setShort(sku, false) // another transaction has refilled the pool
+			c.short.Remove(sku) // another transaction has refilled the pool
 		case n == 0: // sold out
 		default:
 			units := make([]int64, n)
@@ -128,7 +100,7 @@ func (c *unitRows) refilling(ctx context.Context, tx *sqltx.Tx, g stock.Generati
 				units[i] = 1
 			}
 			tx.AtCommit(lend(tx.Dialect(), rs[sku], p.next, units)...)
-			c.setShort(sku, false) // too early if the COMMIT fails, but the next sale then sets it again
+			c.short.Remove(sku) // too early if the COMMIT fails, but the next sale then sets it again
 		}
 	}
 	return decisions, nil

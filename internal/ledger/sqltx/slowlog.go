@@ -37,7 +37,7 @@ func (l slowLog) Trace(ctx context.Context, begin time.Time, statement func() (s
 	if rows >= 0 {
 		attrs = append(attrs, "rows", rows)
 	}
-	// Package outage counts warnings that have an error, so each line has one, even nil.
+	// Package loglimit counts warnings that have an error, so each line has one, even nil.
 	attrs = append(attrs, "seconds", elapsed.Seconds(), "error", err)
 	l.log.WarnContext(ctx, "slow statement", attrs...)
 }

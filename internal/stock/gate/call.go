@@ -12,19 +12,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// command is a command that the client does not send again after a lost answer, unless it is
-// repeatable. A take that ran twice, with a settle in between, would cut its units twice, and so
-// would write.lua. The caller handles an unknown outcome.
+// command is a command that the client does not send again after a lost answer. A take that ran
+// twice, with a settle in between, would cut its units twice, and so would write.lua. The caller
+// handles an unknown outcome.
 //
 // The client still follows a cluster's redirections, because a redirected command did not run.
 type command struct {
 	redis.Cmder
-	script     string // name of the script that the command runs; empty: the command runs no script
-	repeatable bool
+	script string // name of the script that the command runs; empty: the command runs no script
 }
 
 // NoRetry stops the client from sending the command again.
-func (c command) NoRetry() bool { return !c.repeatable }
+func (command) NoRetry() bool { return true }
 
 // ScriptName returns the name of the gate's script that a command runs, for example "take", or ""
 // if it runs none. Hooks of the client can call it with the commands that they see.
@@ -124,11 +123,10 @@ func (c *Counter) run(ctx context.Context, calls ...*call) error {
 
 var errAnswer = errors.New("the script's answer has the wrong length")
 
-// strings runs a script that returns at least one string. The client may run it
-// twice, so it must be safe to repeat.
+// strings runs a script that returns at least one string.
 func (c *Counter) strings(ctx context.Context, s *script, keys []string, args ...string) ([]string, error) {
 	cmd := redis.NewStringSliceCmd(ctx, evalSHA(s, keys, args)...)
-	if err := c.client.Process(ctx, command{Cmder: cmd, script: s.name, repeatable: true}); err != nil {
+	if err := c.client.Process(ctx, command{Cmder: cmd, script: s.name}); err != nil {
 		return nil, proven(err)
 	}
 	answer := cmd.Val()
