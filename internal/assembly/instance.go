@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/reconcile"
+	"github.com/holdfast-stock/holdfast/internal/stock"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/tracing"
 )
@@ -71,14 +72,16 @@ func New(db *sqltx.DB, ledgerID uuid.UUID, s Strategy, o Options) *Instance {
 	if s.Counter != nil { // a nil pointer is not a nil interface
 		counter = s.Counter
 	}
+	var orders *order.Service // set below, before Run expires the first order
 	r := reconcile.New(counter, l, reconcile.Options{
 		Layout: s.Layout, Queues: s.Journal != nil, TakeDeadline: o.TakeDeadline, Log: o.Log, Metrics: o.Metrics, Tracer: o.Tracer,
+		OnReturn: func(skus ...stock.SKU) { orders.StockChanged(skus...) },
 	})
 	placing := order.Options{Late: cmp.Or(o.LatePayments, order.Revive), SoldOutMemory: o.SoldOutMemory, Tracer: o.Tracer}
 	if s.Journal != nil {
 		placing.Queue = async.NewQueue(s.Journal, l, r, s.Name, o.Tracer)
 	}
-	orders := order.NewService(ledgerID, s.Gate, l, r, placing, o.Metrics)
+	orders = order.NewService(ledgerID, s.Gate, l, r, placing, o.Metrics)
 	i := &Instance{
 		Orders:     orders,
 		Stock:      admin.New(s.Gate, l, r, orders, o.Log),

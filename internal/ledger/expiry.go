@@ -25,9 +25,10 @@ const expiryRetry = 30 * time.Second
 
 // Expiry is the result of one batch of Expire.
 type Expiry struct {
-	More    bool // another batch may find orders at once
-	Expired int  // orders that the batch expired
-	Failed  int  // orders that the round has skipped, because they cannot expire
+	More    bool        // another batch may find orders at once
+	Expired int         // orders that the batch expired
+	Failed  int         // orders that the round has skipped, because they cannot expire
+	SKUs    []stock.SKU // SKUs whose units returned
 	// Returned are the additions in the outbox for the units of these orders.
 	Returned []stock.Change
 	Locked   time.Duration // how long the batch held stock rows locked
@@ -195,9 +196,9 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	if err != nil {
 		return e, err
 	}
-	e = Expiry{Expired: len(expired), Returned: returned, Locked: time.Since(locked)}
 	units, _ = unitsOf(expired)
-	gone := slices.DeleteFunc(slices.Sorted(maps.Keys(units)), func(sku stock.SKU) bool {
+	e = Expiry{Expired: len(expired), SKUs: slices.Sorted(maps.Keys(units)), Returned: returned, Locked: time.Since(locked)}
+	gone := slices.DeleteFunc(slices.Clone(e.SKUs), func(sku stock.SKU) bool {
 		return slices.ContainsFunc(rows, func(row StockRow) bool { return row.SKU == sku })
 	})
 	if len(gone) > 0 {

@@ -79,13 +79,13 @@ func TestExpire(t *testing.T) {
 			t.Errorf("%d orders are due, counted up to 1, %v", n, err)
 		}
 		e := mustExpire(t, l, j, 1, 1)
-		if !e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: a, Epoch: row.Epoch, Number: 1, Delta: 1}, {SKU: b, Epoch: row.Epoch, Number: 1, Delta: 1}}) || e.Locked <= 0 {
+		if !e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: a, Epoch: row.Epoch, Number: 1, Delta: 1}, {SKU: b, Epoch: row.Epoch, Number: 1, Delta: 1}}) || !slices.Equal(e.SKUs, []stock.SKU{a, b}) || e.Locked <= 0 {
 			t.Errorf("the first batch: %+v", e)
 		}
-		if e := mustExpire(t, l, j, 10, 2); e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 2, Delta: 2}}) {
+		if e := mustExpire(t, l, j, 10, 2); e.More || !slices.Equal(e.Returned, []stock.Change{{SKU: b, Epoch: row.Epoch, Number: 2, Delta: 2}}) || !slices.Equal(e.SKUs, []stock.SKU{b}) {
 			t.Errorf("the second batch: %+v", e)
 		}
-		if e := mustExpire(t, l, j, 10, 0); e.More || len(e.Returned) != 0 {
+		if e := mustExpire(t, l, j, 10, 0); e.More || len(e.Returned)+len(e.SKUs) != 0 {
 			t.Errorf("the third batch: %+v", e)
 		}
 		if n, oldest, err := l.Due(ctx, 10); err != nil || n != 0 || oldest != 0 {

@@ -62,6 +62,8 @@ var limits = []mutant{
 	{"sold out because of an order that may not be committed", groupCommit, "reason = stock.Busy(err)", "_ = reason", "internal/ledger TestFaults_GroupCommit"},
 	{"sold out is remembered with a gate", service, "if gate == nil { // a gate", "if true { // a gate", "internal/order TestSoldOutMemory_Gate"},
 	{"returned units are not sold at once", afterward, "s.StockChanged(o.SKUs()...)", "", "internal/order TestSoldOutMemory_Returns"},
+	{"nobody is told of units that return by expiry", expiryLoop, "e.onReturn(done.SKUs...)", "_ = done.SKUs", "internal/reconcile TestExpiryTells"},
+	{"expiry does not say whose units returned", expire, "SKUs: slices.Sorted(maps.Keys(units)), ", "SKUs: slices.Sorted(maps.Keys(units))[:0], ", "internal/ledger TestExpire/SQLite"},
 	{"units are sold and their rows stay", unitRows, "tx.AtCommit(deleteUnits(tx.Dialect(), line.sku, free)...)", "_ = free", "internal/ledger/cutter TestConformance/MariaDB/unit-rows/CutsAddUp"},
 	{"two refills mint the same units", unitRows, "rs, err := lock(ctx, tx, takes)", "rs, err := read(ctx, tx, takes)", "internal/ledger/cutter TestUnitRows_TwoRefills/MariaDB"},
 	{"two refills mint the same units, in PostgreSQL", unitRows, "rs, err := lock(ctx, tx, takes)", "rs, err := read(ctx, tx, takes)", "internal/ledger/cutter TestUnitRows_TwoRefills/PostgreSQL"},

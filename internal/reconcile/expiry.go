@@ -61,6 +61,9 @@ func (e *expiry) step(ctx context.Context, held ledger.Job) (pause time.Duration
 	if done.Locked > slowBatch {
 		e.metrics.slowExpiries.Inc()
 	}
+	if e.onReturn != nil {
+		e.onReturn(done.SKUs...)
+	}
 	e.BringToGate(ctx, done.Returned...)
 	if done.Failed > 0 || !done.More {
 		e.metrics.failed.Set(float64(done.Failed))

@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,6 +95,31 @@ func TestExpiryStep(t *testing.T) {
 		}
 		gauges(0, 0)
 	})
+}
+
+// TestExpiryTells checks that the caller of New is notified of the SKUs to which an expiry has
+// returned units, even without a gate, and only if it succeeded.
+func TestExpiryTells(t *testing.T) {
+	t.Parallel()
+	var told []stock.SKU
+	l := newLedger(&ownerRow{})
+	r := newReconciler(nil, l)
+	r.onReturn = func(skus ...stock.SKU) { told = append(told, skus...) }
+	e := &expiry{Reconciler: r}
+	for _, err := range []error{errUnreachable, nil} {
+		l.expire = func(ledger.Job, int) (ledger.Expiry, error) {
+			if len(told) > 0 {
+				t.Error("told before the units have returned")
+			}
+			return ledger.Expiry{Expired: 2, SKUs: []stock.SKU{"a", "b"}}, err
+		}
+		if _, got := e.step(t.Context(), ledger.Job{}); !errors.Is(got, err) {
+			t.Errorf("answered %v, want %v", got, err)
+		}
+	}
+	if !slices.Equal(told, []stock.SKU{"a", "b"}) {
+		t.Errorf("told of %v", told)
+	}
 }
 
 // TestExpiryBacklog checks that the metrics show a backlog while it is processed, slow batches, and

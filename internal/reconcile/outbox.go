@@ -31,7 +31,7 @@ func (r *Reconciler) CatchUp(ctx context.Context, skus ...stock.SKU) error {
 		return nil
 	}
 	for _, sku := range skus {
-		d, err := r.deliverChanges(ctx, sku, stock.Change{})
+		_, left, err := r.deliverChanges(ctx, sku)
 		if err != nil {
 			return err
 		}
@@ -41,7 +41,7 @@ func (r *Reconciler) CatchUp(ctx context.Context, skus ...stock.SKU) error {
 		if err != nil {
 			return err
 		}
-		if d.left > 0 || r.differ(row, level) {
+		if left > 0 || r.differ(row, level) {
 			return cmp.Or(r.Refill(ctx, sku), error(stock.Refuse(sku, stock.ErrNotFilled)))
 		}
 	}

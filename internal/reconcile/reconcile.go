@@ -105,9 +105,12 @@ type Options struct {
 	// TakeDeadline is how long a take may be in flight before recovery resolves it. A deadline
 	// shorter than a request is safe, but makes requests take their units twice.
 	TakeDeadline time.Duration
-	Log          *slog.Logger
-	Metrics      prometheus.Registerer
-	Tracer       *tracing.Tracer // nil: there are no traces
+	// OnReturn is called after orders have expired and the units of these SKUs have
+	// returned to stock. It may be nil.
+	OnReturn func(skus ...stock.SKU)
+	Log      *slog.Logger
+	Metrics  prometheus.Registerer
+	Tracer   *tracing.Tracer // nil: there are no traces
 }
 
 // Reconciler reconciles one gate with the ledger. Call Start before the first
@@ -119,6 +122,7 @@ type Reconciler struct {
 	generations  *generations
 	jobs         *jobs
 	takeDeadline time.Duration
+	onReturn     func(skus ...stock.SKU) // may be nil
 	log          *slog.Logger
 	metrics      *metrics
 	tracer       *tracing.Tracer
@@ -139,6 +143,7 @@ func New(counter Counter, l Ledger, o Options) *Reconciler {
 		counter: counter, ledger: l,
 		generations:  &generations{ledger: l, counter: counter, layout: o.Layout, queues: o.Queues, log: o.Log, metrics: m},
 		takeDeadline: o.TakeDeadline,
+		onReturn:     o.OnReturn,
 		log:          o.Log,
 		metrics:      m,
 		tracer:       o.Tracer,
