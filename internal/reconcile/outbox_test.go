@@ -169,3 +169,30 @@ func TestDeliver_GoesOn(t *testing.T) {
 		})
 	}
 }
+
+// pagedOutbox is a ledger that reads its outbox in pages of two changes.
+type pagedOutbox struct{ *fakeLedger }
+
+func (l pagedOutbox) Changes(_ context.Context, _ stock.SKU, after stock.Change) ([]stock.Change, bool, error) {
+	rest := l.outbox[slices.Index(l.outbox, after)+1:]
+	return rest[:min(2, len(rest))], len(rest) < 2, nil
+}
+
+// TestDelivery_Pages checks that a delivery counts the additions of all pages that are left.
+func TestDelivery_Pages(t *testing.T) {
+	t.Parallel()
+	r, gate, l := started(t, &ownerRow{})
+	for _, sku := range []stock.SKU{"a", "b", "c", "d", "e"} {
+		l.outbox = append(l.outbox, stock.Change{SKU: sku, Number: 1})
+	}
+	gate.adjusts = func(c stock.Change) error {
+		if c.SKU == "d" {
+			return nil
+		}
+		return stock.ErrNotFilled
+	}
+	r.ledger = pagedOutbox{l}
+	if done, err := r.deliverChanges(t.Context(), "", stock.Change{}); err != nil || done.left != 4 || done.applied != 1 || len(l.applied) != 1 {
+		t.Errorf("%+v, %v; applied %v", done, err, l.applied)
+	}
+}
