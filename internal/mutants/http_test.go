@@ -161,6 +161,8 @@ var httpAPI = []mutant{
 	{"a page of stock is followed by its own SKUs", admin, "next = rows[limit-1].SKU", "next = rows[0].SKU", "internal/admin TestListStock_Pages"},
 	{"stock that cannot be listed is an internal error", admin, "\tif err != nil {\n\t\treturn nil, \"\", readError(err)\n\t}", "\tif err != nil {\n\t\treturn nil, \"\", err\n\t}", "internal/admin TestListStock_Pages"},
 	{"an audit of an unknown SKU panics", admin, "case len(counts) == 0:", "case false:", "internal/admin TestRead"},
+	{"hours that end before they begin are answered unavailable", admin, " errors.Is(err, stock.ErrHours),\n", " errors.Is(err, stock.ErrHours) && false,\n", "internal/admin TestRefusals/closed_before_it_opens"},
+	{"a page of stock has the gate's counts that are not filled", admin, "\t\tif levels[i].Filled {\n\t\t\tpage[i].Available = levels[i].Available\n\t\t}\n", "\t\tif levels[0].Filled {\n\t\t\tpage[i].Available = levels[i].Available\n\t\t}\n", "internal/admin TestListStock_Unfilled"},
 	{"a change of stock does not wait between its tries", admin, "\t\tretry.Wait(ctx, try)\n", "", "internal/admin TestTries/9_times_the_row_changed_since_it_was_read"},
 	{"a check of the doctor that does not return has found nothing", "internal/doctor/doctor.go", "found.Problem(\"check the server and the network\", \"no answer within %v\", checkLimit)", "", "internal/doctor TestTogether"},
 	{"a check of the doctor hides what others have found", "internal/doctor/doctor.go", "\tcase found = <-check: // this", "\tcase found = <-make(chan store.Findings): // this", "internal/doctor TestTogether"},
