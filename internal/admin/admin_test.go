@@ -216,6 +216,7 @@ func (o fakeOrders) StockChanged(skus ...stock.SKU) { o.changed = append(o.chang
 type fakeReconciler struct {
 	*shop
 	unusable, cannot error         // answers of Usable and PrepareRetry, if not nil
+	levels           []stock.Level // answer of Levels, if not nil
 	noLevels         error         // answer of Levels, if not nil
 	noFill           error         // answer of Refill and Deliver, if not nil
 	resolved         order.Outcome // resolution of an unknown outcome
@@ -226,6 +227,9 @@ func (r *fakeReconciler) Usable(context.Context) error { return r.unusable }
 func (r *fakeReconciler) Levels(context.Context, []ledger.StockRow) ([]stock.Level, error) {
 	if r.noLevels != nil {
 		return nil, r.noLevels
+	}
+	if r.levels != nil {
+		return r.levels, nil
 	}
 	return []stock.Level{{SKU: apple, Filled: r.gate.filled, Epoch: 1, Available: r.gate.available, InFlight: r.gate.inFlight}}, nil
 }
@@ -533,6 +537,7 @@ func TestRefusals(t *testing.T) {
 		{"unusable", func(s *shop) { s.reconciler.unusable = errUnreachable }, stock.ErrUnavailable, nil},
 		{"the ledger is unreachable", func(s *shop) { s.ledger.refuse = failing(1, errUnreachable) }, stock.ErrUnavailable, []string{"set"}},
 		{"another kind", func(s *shop) { s.ledger.row.Kind = stock.Coupon }, stock.ErrKindFixed, []string{"set"}},
+		{"closed before it opens", func(s *shop) { s.ledger.refuse = failing(1, stock.ErrHours) }, stock.ErrHours, []string{"set"}},
 		{"superseded before the retry", func(s *shop) {
 			s.ledger.refuse, s.reconciler.cannot = failing(1, stock.ErrNotAdopted), superseded
 		}, stock.ErrSuperseded, []string{"set", "retry"}},
@@ -660,6 +665,24 @@ func TestListStock_Pages(t *testing.T) {
 	s.Admin.ledger = l
 	if _, _, err := s.ListStock(t.Context(), "", 1); !errors.Is(err, stock.ErrUnavailable) || !errors.Is(err, errUnreachable) {
 		t.Errorf("an unreachable ledger: %v", err)
+	}
+}
+
+// TestListStock_Unfilled checks that a SKU of a page has the stock row's count if the gate lacks it,
+// and otherwise the gate's.
+func TestListStock_Unfilled(t *testing.T) {
+	t.Parallel()
+	s := newShop(true)
+	s.Admin.ledger = listed{fakeLedger: s.ledger, rows: []ledger.StockRow{{SKU: "a", Available: 1}, {SKU: "b", Available: 2}}}
+	for filled := range 2 {
+		s.reconciler.levels = []stock.Level{{SKU: "a"}, {SKU: "b"}}
+		s.reconciler.levels[filled].Filled, s.reconciler.levels[filled].Available = true, 9
+		want := []int64{1, 2}
+		want[filled] = 9
+		page, _, err := s.ListStock(t.Context(), "", 2)
+		if err != nil || page[0].Available != want[0] || page[1].Available != want[1] {
+			t.Errorf("listed %+v, %v; want %v available", page, err, want)
+		}
 	}
 }
 

@@ -23,6 +23,9 @@ import (
 
 var errFault = errors.New("the call has failed")
 
+// otherSKU is the SKU of the second line of a take.
+const otherSKU = sku + "-2"
+
 // answers are the answers that a consumer gets, and the calls that it makes.
 type answers struct {
 	Journal
@@ -79,11 +82,21 @@ func (a *answers) Learn(asked time.Time, _ error) {
 	_ = a.called("Learn")
 }
 
-func (a *answers) PrepareRetry(context.Context, error, ...stock.SKU) error {
-	return a.called("PrepareRetry")
+func (a *answers) PrepareRetry(_ context.Context, _ error, skus ...stock.SKU) error {
+	return a.calledFor("PrepareRetry", skus)
 }
 
-func (a *answers) CatchUp(context.Context, ...stock.SKU) error { return a.called("CatchUp") }
+func (a *answers) CatchUp(_ context.Context, skus ...stock.SKU) error {
+	return a.calledFor("CatchUp", skus)
+}
+
+// calledFor is called for a call that must be for both SKUs of the take.
+func (a *answers) calledFor(name string, skus []stock.SKU) error {
+	if !slices.Equal(skus, []stock.SKU{sku, otherSKU}) {
+		name += " for one SKU"
+	}
+	return a.called(name)
+}
 
 func (a *answers) GiveBack(context.Context, stock.Take) bool { return a.called("GiveBack") == nil }
 
@@ -99,6 +112,7 @@ func (a *answers) Requeue(_ context.Context, t stock.Take, take uuid.UUID) (stoc
 func TestEnds(t *testing.T) {
 	t.Parallel()
 	take := stock.Take{Deduction: oneUnit()}
+	take.Lines = append(take.Lines, stock.Line{SKU: otherSKU, Quantity: 1})
 	refusal := func(reason error) error { return stock.Refuse(sku, reason) }
 	refused := func(reason error) []order.Outcome { return []order.Outcome{order.Refused(reason)} }
 	twin := order.Duplicate(&order.Order{TakeID: uuid.New(), Status: order.Pending})

@@ -24,6 +24,9 @@ type pile struct {
 	delivered int
 	finished  map[uuid.UUID]bool
 	left      bool // the consumer has left the group
+
+	slow    time.Duration // how long a call of Finish lasts, and half of one of Redeliver
+	looking bool          // a call of Redeliver is under way
 }
 
 func newPile(orders int) *pile {
@@ -61,6 +64,7 @@ func (p *pile) Finish(ctx context.Context, takes ...stock.Take) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	time.Sleep(p.slow) // in a bubble
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range takes {
@@ -76,7 +80,18 @@ func (p *pile) counts() (delivered, ended int) {
 	return p.delivered, len(p.finished)
 }
 
-func (*pile) Redeliver(context.Context) (int, error) { return 0, nil }
+func (p *pile) Redeliver(context.Context) (int, error) {
+	p.look(true)
+	defer p.look(false)
+	time.Sleep(2 * p.slow) // in a bubble
+	return 0, nil
+}
+
+func (p *pile) look(looking bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.looking = looking
+}
 
 func (*pile) Backlog(context.Context) (int64, time.Duration, error) { return 0, 0, nil }
 
@@ -266,6 +281,26 @@ func TestStopWaitsForOrders(t *testing.T) {
 		<-stopped
 		if len(p.finished) != 1 || !p.left {
 			t.Errorf("%d orders were removed; the consumer has left: %v", len(p.finished), p.left)
+		}
+	})
+}
+
+// TestSlowJournal checks that a consumer works on an order only once until the order has left the
+// journal, although it is delivered again. Run must not return before the last call to the journal
+// has.
+func TestSlowJournal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPile(1)
+		p.slow = 3 * claimPause
+		l, c := p.hold(0)
+		ctx, stop := context.WithTimeout(t.Context(), 2*claimPause)
+		defer stop()
+		if c.Run(ctx); p.looking || len(p.finished) != 1 {
+			t.Errorf("%d orders were removed; a call is under way: %v", len(p.finished), p.looking)
+		}
+		if n := l.tries[p.queued[0].OrderID]; n != 1 {
+			t.Errorf("the order was recorded %d times", n)
 		}
 	})
 }

@@ -35,10 +35,7 @@ func (u *underWay) room(ctx context.Context) int {
 		if room > 0 {
 			return room
 		}
-		select {
-		case <-u.freed:
-		case <-ctx.Done():
-		}
+		<-u.freed // also after ctx has ended: no order is under way forever
 	}
 	return 0
 }

@@ -89,7 +89,7 @@ func isLoopback(address string) bool {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Zone() == "" && ip.Unmap().IsLoopback()
+	return err == nil && ip.Zone() == "" && ip.IsLoopback()
 }
 
 // forwardedBy returns the name of a header that only proxies add, or "" if there

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -140,15 +141,18 @@ func TestBuyers(t *testing.T) {
 	})
 }
 
-// silentIssuer is a Tokens without keys.
-type silentIssuer struct{}
+// silentIssuer is a Tokens without keys. It calls ask, if that is not nil, with each context.
+type silentIssuer struct{ ask func(ctx context.Context) }
 
-func (silentIssuer) Subject(context.Context, string) (string, error) {
+func (s silentIssuer) Subject(ctx context.Context, _ string) (string, error) {
+	if s.ask != nil {
+		s.ask(ctx)
+	}
 	return "", fmt.Errorf("%w: no keys", stock.ErrBusy)
 }
 
 // TestSilentIssuer checks that a token that cannot be verified is answered 503. Administrators and
-// open calls must not be affected.
+// open calls must not be affected. Nothing must wait for the keys once the client has disconnected.
 func TestSilentIssuer(t *testing.T) {
 	silent := func(c *Config) { c.AdminToken, c.Tokens = adminToken, silentIssuer{} }
 	buyer, admin := http.Header{"Authorization": {"Bearer x.y.z"}}, http.Header{"Authorization": {"Bearer " + adminToken}}
@@ -164,5 +168,19 @@ func TestSilentIssuer(t *testing.T) {
 		if rec := do(newAPI(t, new(fakeOrders), silent), tt.call); rec.Code != tt.status {
 			t.Errorf("%s %s: %d %s", tt.call.method, tt.call.path, rec.Code, rec.Body)
 		}
+	}
+	ctx, disconnect := context.WithCancel(t.Context())
+	disconnect()
+	asked := 0
+	h := newAPI(t, new(fakeOrders), func(c *Config) {
+		c.AdminToken, c.Tokens = adminToken, silentIssuer{func(ctx context.Context) {
+			if asked++; ctx.Err() == nil {
+				t.Error("the token is verified after the client has disconnected")
+			}
+		}}
+	})
+	h.ServeHTTP(httptest.NewRecorder(), call{"GET", "/orders/" + testID.String(), buyer, ""}.request().WithContext(ctx))
+	if asked != 1 {
+		t.Errorf("verified %d tokens", asked)
 	}
 }

@@ -91,6 +91,19 @@ func TestLogHandler(t *testing.T) {
 	if line := log.lines("outside"); len(line) != 1 || strings.Contains(line[0], "request_id") {
 		t.Errorf("outside: %q", line)
 	}
+	// Another handler may have a copy of the record, which shares its attributes.
+	record := slog.NewRecord(time.Time{}, slog.LevelInfo, "copied", 0)
+	for _, name := range strings.Split("abcdefgh", "") {
+		record.AddAttrs(slog.Bool(name, true))
+	}
+	for range 2 {
+		if err := LogHandler(text).Handle(ctx, record); err != nil {
+			t.Error(err)
+		}
+	}
+	if line := log.lines("copied"); len(line) != 2 || line[0] != line[1] {
+		t.Errorf("a record that was handled twice: %q", line)
+	}
 	if got := RequestID(context.Background()); got != "" {
 		t.Errorf("a context without a request has the ID %q", got)
 	}
@@ -118,6 +131,9 @@ func TestLogLevels(t *testing.T) {
 			for n, line := range found {
 				if !strings.Contains(line, tt.wants[n]) || !strings.Contains(line, "request_id=req-1") {
 					t.Errorf("line %d is %s, want %s", n, line, tt.wants[n])
+				}
+				if tt.name == "refused" && strings.Contains(line, "error=") {
+					t.Errorf("a refusal is logged as a failure: %s", line)
 				}
 				if !strings.Contains(line, "DEBUG") && !strings.Contains(line, "the queue is full") {
 					t.Errorf("the line has no cause: %s", line)

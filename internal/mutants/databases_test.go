@@ -164,6 +164,8 @@ var databases = []mutant{
 	{"the last statements run apart from the COMMIT", sqltxTx, "if !t.texts && len(statements) > 0 {", "if len(statements) > 0 {", "internal/protocol TestRoundTrips/MariaDB/lua"},
 	{"the error of a pipelined query is lost", sqltxPostgres, "return r.answers.Close()", "_ = r.answers.Close()\n\treturn nil", "internal/ledger/sqltx TestFirstQuery/PostgreSQL"},
 	{"the error of BEGIN is hidden from a row", sqltxDB, "rows, err := r.with(ctx).Raw(query, args...).Rows()\n", "if query != \"\" {\n\t\treturn r.with(ctx).Raw(query, args...).Row().Scan(dest...)\n\t}\n\trows, err := r.with(ctx).Raw(query, args...).Rows()\n", "internal/ledger/sqltx TestBeginFails/SQLite"},
+	{"a value that cannot be read fails like any statement", sqltxDB, "fmt.Errorf(\"%w: %w\", ErrScan, err)", "err", "internal/ledger/sqltx TestQueryEach/SQLite"},
+	{"a statement that is too large is not refused for its size", sqltxErrors, "mysqlCheckViolated, mysqlPacketTooLarge:", "mysqlCheckViolated:", "internal/ledger/sqltx TestErrors_ByNumber"},
 	{"rows that are cut short are no error", sqltxDB, "return rows.Err()", "return nil", "internal/ledger/sqltx TestQueryEach/SQLite"},
 	{"values in the log", sqltxSlowLog, "sql string, _ ...any) (string, []any) { return sql, nil }", "sql string, values ...any) (string, []any) { return sql, values }", "internal/ledger/sqltx TestSlowLog_EveryPath/MariaDB"},
 	{"a new SQLite file that is busy is refused", "internal/store/sql.go", "s.pool.PingContext, sqltx.IsRetryable)", "s.pool.PingContext, func(error) bool { return false })", "internal/store TestOpenSQL_SQLiteFileIsBusy"},

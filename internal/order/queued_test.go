@@ -25,24 +25,25 @@ func TestOrderLeavesTheQueue(t *testing.T) {
 	queued := Order{ID: uuid.New(), TakeID: uuid.New(), Status: Queued}
 	down := errors.New("the queue is unreachable")
 	for _, test := range []struct {
-		name    string
-		commits bool // the order is committed before the queue answers
-		answer  error
-		want    Status
-		err     error
+		name   string
+		row    Status // of the row that the ledger gets before the queue answers; empty: none
+		answer error
+		want   Status
+		err    error
 	}{
-		{"it is queued", false, nil, Queued, nil},
-		{"it has left", true, ErrUnknownOrder, Pending, nil},
-		{"it is in both", true, nil, Pending, nil},
-		{"it is in neither", false, ErrUnknownOrder, "", ErrUnknownOrder},
-		{"the queue does not answer", false, down, "", stock.ErrUnavailable},
-		{"the queue does not answer, and the ledger has it", true, down, Pending, nil},
+		{"it is queued", "", nil, Queued, nil},
+		{"it has left", Pending, ErrUnknownOrder, Pending, nil},
+		{"it has left, and is void", Void, ErrUnknownOrder, Void, nil},
+		{"it is in both", Pending, nil, Pending, nil},
+		{"it is in neither", "", ErrUnknownOrder, "", ErrUnknownOrder},
+		{"the queue does not answer", "", down, "", stock.ErrUnavailable},
+		{"the queue does not answer, and the ledger has it", Pending, down, Pending, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newShop(true)
 			s.queue = answeringQueue{ask: func() (*Order, error) {
-				if test.commits {
-					s.ledger.orders[queued.ID] = Order{ID: queued.ID, TakeID: queued.TakeID, Status: Pending, QueuedUntil: time.Now()}
+				if test.row != "" {
+					s.ledger.orders[queued.ID] = Order{ID: queued.ID, TakeID: queued.TakeID, Status: test.row, QueuedUntil: time.Now()}
 				}
 				return &queued, test.answer
 			}}

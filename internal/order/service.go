@@ -410,7 +410,7 @@ func (s *Service) Order(ctx context.Context, id uuid.UUID) (Order, error) {
 func (s *Service) addHistory(ctx context.Context, o *Order) (err error) {
 	var steps []Step
 	first := o.Status
-	if o.Version > 0 && o.Status != Void { // otherwise the order has not changed
+	if o.Version > 0 { // otherwise the order has not changed, as no void or refused order ever does
 		first = Pending
 		steps, err = s.ledger.History(ctx, o.ID, o.Version)
 	}

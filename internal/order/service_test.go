@@ -269,6 +269,11 @@ func TestVoids(t *testing.T) {
 		// A refused request finds the order behind the void ones.
 		s.gate.refuse = failing(1, stock.Refuse(apple, stock.ErrSoldOut))
 		replays()
+		reused := keyed()
+		reused.Lines = []stock.Line{{SKU: pear, Quantity: 1}}
+		if o, replayed, err := s.Place(t.Context(), reused); !errors.Is(err, ErrKeyReused) || replayed || o.ID != uuid.Nil {
+			t.Errorf("for other lines, answered %+v, replayed %v, %v", o, replayed, err)
+		}
 		if void, err := s.Order(t.Context(), orderID(s.ledgerID, keyed(), 0)); err != nil || void.Status != Void {
 			t.Errorf("the void order is %+v, %v", void, err)
 		}
@@ -305,6 +310,20 @@ func TestFindKeyed(t *testing.T) {
 			}
 			if reads > 2*bits.Len(uint(voids))+1 {
 				t.Fatalf("%d reads for %d void orders", reads, voids)
+			}
+			all, read := reads, s.ledger.read
+			for failed := 1; failed <= min(all, 3); failed++ { // the search ends with a read that fails
+				reads = 0
+				s.ledger.read = func(id uuid.UUID) (*Order, error) {
+					if reads == failed-1 {
+						reads++
+						return nil, errUnreachable
+					}
+					return read(id)
+				}
+				if _, _, err := s.findKeyed(t.Context(), r, 0); !errors.Is(err, errUnreachable) || reads != failed {
+					t.Fatalf("behind %d void orders, after read %d failed: %d reads, %v", voids, failed, reads, err)
+				}
 			}
 		}
 	}

@@ -193,7 +193,7 @@ func differing(readings []reading) []reading {
 	return slices.DeleteFunc(readings, func(seen reading) bool { return len(seen.Differences) == 0 })
 }
 
-// read reads and compares the counts of up to auditPage SKUs.
+// read reads and compares the counts of up to auditPage SKUs, which must be sorted.
 func (r *Reconciler) read(ctx context.Context, skus []stock.SKU) ([]reading, error) {
 	if err := r.generations.join(ctx); err != nil {
 		return nil, fmt.Errorf("using the stock: %w", err)
@@ -381,7 +381,8 @@ func (r *Reconciler) confirm(ctx context.Context, unconfirmed []reading) ([]read
 	return found, nil
 }
 
-// readAgain reads the SKUs of the readings again, and returns those that differ.
+// readAgain reads the SKUs of the readings again, and returns those that differ. Both are in SKU
+// order.
 func (r *Reconciler) readAgain(ctx context.Context, readings []reading) ([]reading, error) {
 	var found []reading
 	for some := range slices.Chunk(readings, auditPage) {
@@ -389,7 +390,6 @@ func (r *Reconciler) readAgain(ctx context.Context, readings []reading) ([]readi
 		for i, seen := range some {
 			skus[i] = seen.Count.SKU
 		}
-		slices.Sort(skus)
 		again, err := r.read(ctx, skus)
 		if err != nil {
 			return nil, err

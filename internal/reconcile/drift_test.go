@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -456,5 +457,42 @@ func TestVoidRecords(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// rowless is a ledger whose stock rows cannot be read while err is not nil.
+type rowless struct {
+	*fakeLedger
+	err error
+}
+
+func (l *rowless) Rows(ctx context.Context, after stock.SKU, limit int) ([]ledger.StockRow, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	return l.fakeLedger.Rows(ctx, after, limit)
+}
+
+// TestComparison_Position checks that a comparison goes on with a page that could not be read, and that a
+// sweep begins with the first one, wherever the comparison is.
+func TestComparison_Position(t *testing.T) {
+	t.Parallel()
+	r, gate, l := started(t, &ownerRow{})
+	var skus []stock.SKU
+	for n := range pageSize + 1 {
+		skus = append(skus, stock.SKU(fmt.Sprintf("sku-%04d", n)))
+	}
+	stockUp(t, l, gate, skus...)
+	broken := &rowless{fakeLedger: l}
+	r.ledger = broken
+	for _, broken.err = range []error{nil, errUnreachable} {
+		if _, err := r.compareNext(t.Context()); !errors.Is(err, broken.err) || r.comparison.after != skus[pageSize-1] {
+			t.Errorf("%v; the next page begins after %q", err, r.comparison.after)
+		}
+	}
+	broken.err = nil
+	delete(gate.redis.counts, skus[0])
+	if err := r.Sweep(t.Context()); err != nil || !gate.redis.counts[skus[0]].Filled {
+		t.Errorf("swept, %v; the first count is %+v", err, gate.redis.counts[skus[0]])
 	}
 }

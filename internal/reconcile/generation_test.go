@@ -343,3 +343,87 @@ func TestLoadsFail(t *testing.T) {
 		}
 	})
 }
+
+// TestLostLater checks that an instance whose generation is no longer new raises another one at once
+// when the scripts are lost, although it has checked its stores meanwhile.
+func TestLostLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		row := &ownerRow{}
+		r, gate, _ := started(t, row)
+		for range 2 {
+			time.Sleep(2 * loadGrace)
+			start := time.Now()
+			if err := r.Ready(t.Context()); err != nil || time.Since(start) > 0 {
+				t.Errorf("after %v: %v", time.Since(start), err)
+			}
+			clear(gate.redis.loaded)
+		}
+		if row.owner.Generation != 2 {
+			t.Errorf("the generation is %d", row.owner.Generation)
+		}
+	})
+}
+
+// TestBeatOfAnotherInstance checks that an instance does not take the ledger for a restored one because
+// another instance raises the beat, and marks it, between its reads of mark and beat.
+func TestBeatOfAnotherInstance(t *testing.T) {
+	t.Parallel()
+	row := &ownerRow{}
+	_, gate, _ := started(t, row)
+	other := newGate(gate.redis)
+	other.onMark = func(context.Context) error {
+		row.mu.Lock()
+		defer row.mu.Unlock()
+		row.owner.Beat++
+		return gate.SetMark(t.Context(), stock.Mark{Generation: row.owner.Generation, Beat: row.owner.Beat})
+	}
+	r := newReconciler(other, newLedger(row))
+	defer r.Close()
+	for name, call := range map[string]func(context.Context) error{"Start": r.Start, "Ready": r.Ready} {
+		if err := call(t.Context()); err != nil || row.owner.Generation != 1 {
+			t.Errorf("%s: generation %d, %v", name, row.owner.Generation, err)
+		}
+	}
+}
+
+// TestRestoredBelowTheInstance checks that an instance whose ledger has an earlier generation than its
+// own raises a generation above both, even without a gate, which would remember the ledger.
+func TestRestoredBelowTheInstance(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(context.Context, *Reconciler) error{
+		"check":                      func(ctx context.Context, r *Reconciler) error { return r.Ready(ctx) },
+		"follow from its generation": func(ctx context.Context, r *Reconciler) error { return r.generations.follow(ctx, 7) },
+		"follow from an earlier one": func(ctx context.Context, r *Reconciler) error { return r.generations.follow(ctx, 4) },
+	} {
+		row := &ownerRow{owner: ledger.Owner{Generation: 7, Layout: "fake"}}
+		l := newLedger(row)
+		r := newReconciler(nil, l)
+		if err := r.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		row.owner.Generation = 5
+		if err := call(t.Context(), r); err != nil || row.owner.Generation != 8 || l.Generation() != 8 {
+			t.Errorf("%s: the ledger has generation %d, the instance %d, %v", name, row.owner.Generation, l.Generation(), err)
+		}
+	}
+}
+
+// TestOwnership checks that a process that does not serve asks whether the owner's generation is loaded,
+// and takes the ledger for a restored one only if the mark is of a later state.
+func TestOwnership(t *testing.T) {
+	t.Parallel()
+	owner := ledger.Owner{Generation: 2, Layout: "other", Beat: 5}
+	for mark, restored := range map[stock.Mark]bool{
+		{Generation: 2, Beat: 4}: false, {Generation: 2, Beat: 5}: false, {Generation: 2, Beat: 6}: true, {Generation: 3}: true,
+	} {
+		redis := newRedis()
+		redis.mark, redis.loaded[owner.Generation] = mark, true
+		r := newReconciler(newGate(redis), newLedger(&ownerRow{owner: owner}))
+		found, err := r.Ownership(t.Context())
+		if want := (Ownership{Layout: "fake", Owner: owner, Mark: mark, Loaded: true, Restored: restored}); found != want || err != nil {
+			t.Errorf("found %+v, %v; want %+v", found, err, want)
+		}
+		r.Close()
+	}
+}

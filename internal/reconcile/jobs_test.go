@@ -345,21 +345,36 @@ func TestJobBarred(t *testing.T) {
 	})
 }
 
-// lateRenewal is a table of jobs to which renewals come late, even if their contexts have ended.
-type lateRenewal struct{ *fakeJobs }
+// lateRenewal is a table of jobs to which renewals come late, even if their contexts have ended. It
+// calls released before a job is released.
+type lateRenewal struct {
+	*fakeJobs
+	released func()
+}
 
 func (l lateRenewal) RenewJob(ctx context.Context, j ledger.Job) error {
 	time.Sleep(jobCallTimeout / 2) // in a bubble
 	return l.fakeJobs.RenewJob(context.WithoutCancel(ctx), j)
 }
 
+func (l lateRenewal) ReleaseJob(ctx context.Context, j ledger.Job) error {
+	l.released()
+	return l.fakeJobs.ReleaseJob(ctx, j)
+}
+
 // TestReleaseAfterRenewal checks that a job is released after its last renewal. Otherwise other
-// instances would have to wait for the end of its lease.
+// instances would have to wait for the end of its lease. By then, the metric must not show the job
+// any more, because another instance may claim it at once.
 func TestReleaseAfterRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		table := &fakeJobs{}
-		r := startRunner(t, lateRenewal{table})
+		var r *runner
+		r = startRunner(t, lateRenewal{table, func() {
+			if held := value(t, r.metrics.held.WithLabelValues("job")); held != 0 {
+				t.Errorf("the metric is %v at the release", held)
+			}
+		}})
 		time.Sleep(renewPause + jobCallTimeout/4) // a renewal is under way
 		r.stop()
 		time.Sleep(jobCallTimeout)

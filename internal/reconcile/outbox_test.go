@@ -188,3 +188,30 @@ func TestDeliver_OutOfTime(t *testing.T) {
 		s.wantTwo(t, "after the comparison", 23, 23)
 	})
 }
+
+// pagedOutbox is a ledger that reads its outbox in pages of two changes.
+type pagedOutbox struct{ *fakeLedger }
+
+func (l pagedOutbox) Changes(_ context.Context, _ stock.SKU, after stock.Change) ([]stock.Change, bool, error) {
+	rest := l.outbox[slices.Index(l.outbox, after)+1:]
+	return rest[:min(2, len(rest))], len(rest) < 2, nil
+}
+
+// TestDelivery_Pages checks that a delivery counts the additions of all pages that are left.
+func TestDelivery_Pages(t *testing.T) {
+	t.Parallel()
+	r, gate, l := started(t, &ownerRow{})
+	for _, sku := range []stock.SKU{"a", "b", "c", "d", "e"} {
+		l.outbox = append(l.outbox, stock.Change{SKU: sku, Number: 1})
+	}
+	gate.adjusts = func(c stock.Change) error {
+		if c.SKU == "d" {
+			return nil
+		}
+		return stock.ErrNotFilled
+	}
+	r.ledger = pagedOutbox{l}
+	if applied, left, err := r.deliverChanges(t.Context(), ""); err != nil || left != 4 || applied != 1 || len(l.applied) != 1 {
+		t.Errorf("applied %d, left %d, %v; removed from the outbox: %v", applied, left, err, l.applied)
+	}
+}

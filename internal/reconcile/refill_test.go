@@ -97,3 +97,23 @@ func TestGuardRefusals(t *testing.T) {
 		}
 	})
 }
+
+// TestGuardRefusal_SecondSKU checks that a guard refusal refills the SKU that was refused: by the epoch
+// under which that one was cut, and once a second for each SKU.
+func TestGuardRefusal_SecondSKU(t *testing.T) {
+	t.Parallel()
+	r, gate, l := started(t, &ownerRow{})
+	epoch := stockUp(t, l, gate, "a")
+	for n, sku := range []stock.SKU{"b", "c"} {
+		cut := epoch + int64(n) + 1
+		l.rows[sku] = ledger.StockRow{SKU: sku, Epoch: cut, Available: 10}
+		gate.redis.counts[sku] = stock.Level{SKU: sku, Filled: true, Epoch: cut, Available: 15}
+		take := takeOf("a", epoch)
+		take.Lines = append(take.Lines, stock.Line{SKU: sku, Quantity: 1})
+		take.Receipt = append(take.Receipt, stock.Cut{Epoch: cut})
+		r.FinishTake(t.Context(), take, order.Refused(stock.Refuse(sku, stock.ErrSoldOut)))
+		if got := gate.redis.counts[sku]; got.Available != 10 || len(l.raises) != n+1 {
+			t.Errorf("the gate has %+v, raised %v", got, l.raises)
+		}
+	}
+}

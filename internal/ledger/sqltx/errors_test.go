@@ -74,10 +74,11 @@ func TestErrors_ByNumber(t *testing.T) {
 		{my(1836), "no commit, read-only"},
 		{my(1874), "no commit, read-only"},
 		{my(1036), "no commit, read-only"},
-		{my(3), ""},    // error writing a file, which may be the binary log
-		{my(1047), ""}, // Galera: the node is not ready
-		{my(1180), ""}, // error during COMMIT
-		{my(1317), ""}, // interrupted
+		{my(1153), "no commit, statement"}, // larger than max_allowed_packet
+		{my(3), ""},                        // error writing a file, which may be the binary log
+		{my(1047), ""},                     // Galera: the node is not ready
+		{my(1180), ""},                     // error during COMMIT
+		{my(1317), ""},                     // interrupted
 		{pg("25006"), "no commit, read-only"},
 		{pg("25P02"), "no commit, rolled back"},
 		{pg("25P03"), "no commit, rolled back"},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/holdfast-stock/holdfast/internal/ledger/sqltx"
 	"github.com/holdfast-stock/holdfast/internal/store/storetest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -44,8 +45,8 @@ func TestQueryEach(t *testing.T) {
 		}
 		calls, refused := 0, errors.New("refused")
 		err := db.QueryEach(t.Context(), func(*sql.Rows) error { calls++; return refused }, all)
-		if !errors.Is(err, refused) || calls != 1 {
-			t.Errorf("%d calls of a scan that fails, %v, want one call and its error", calls, err)
+		if !errors.Is(err, refused) || !errors.Is(err, sqltx.ErrScan) || calls != 1 {
+			t.Errorf("%d calls of a scan that fails, %v, want one call, and its error with ErrScan", calls, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		err = db.QueryEach(ctx, func(rows *sql.Rows) error {

@@ -54,6 +54,8 @@ func TestPrint(t *testing.T) {
 	lost.Differences = plus(reconcile.Unrecorded, 1, 1)
 	segment.Count.SKU, segment.Segments = "e", []stock.Level{{Filled: true, Available: 3}, {}}
 	segment.Differences = append(plus(reconcile.NotFilled, 0, 0), plus(reconcile.Unsteady, 0, 0)...)
+	refilled := gate
+	refilled.Repaired = true
 	for _, test := range []struct {
 		name  string
 		found []reconcile.Finding
@@ -73,13 +75,18 @@ d                             0          0          0          7          2     
 e                             0          0          0          -          -          -           0  gate not filled, changed in every reading, segments 3 -
 SKUs compared: 12, different: 5, repaired: 1, not used since the last change of generation: 3
 `, "SKUs with differences: 4; reconcile --repair"},
-		{"JSON", []reconcile.Finding{ledger, gate, claims}, Options{JSON: true, Repair: true}, nil, `
+		{"JSON", []reconcile.Finding{ledger, refilled, claims}, Options{JSON: true, Repair: true}, nil, `
 {"findings":[
 {"sku":"a","total":0,"held":0,"available":0,"undelivered":0,"gate":null,"recorded":null,"differences":[{"kind":"ledger","least":-3,"most":-3}],"repaired":true},
-{"sku":"b","total":10,"held":1,"available":9,"undelivered":4,"gate":{"available":7,"in_flight":2},"recorded":null,"differences":[{"kind":"gate","least":5,"most":9}],"repaired":false},
+{"sku":"b","total":10,"held":1,"available":9,"undelivered":4,"gate":{"available":7,"in_flight":2},"recorded":null,"differences":[{"kind":"gate","least":5,"most":9}],"repaired":true},
 {"sku":"c","total":0,"held":0,"available":0,"undelivered":0,"gate":null,"recorded":null,"differences":[{"kind":"claims","least":2,"most":2}],"repaired":false,"error":"no connection"}],
-"compared":12,"different":3,"repaired":1,"not_adopted":3}
-`, "SKUs that could not be repaired: 2"},
+"compared":12,"different":3,"repaired":2,"not_adopted":3}
+`, "SKUs that could not be repaired: 1"},
+		{"segments as JSON", []reconcile.Finding{segment}, Options{JSON: true}, nil, `
+{"findings":[
+{"sku":"e","total":0,"held":0,"available":0,"undelivered":0,"gate":null,"recorded":null,"segments":[{"available":3,"in_flight":0},null],"differences":[{"kind":"not-filled","least":0,"most":0},{"kind":"unsteady","least":0,"most":0}],"repaired":false}],
+"compared":12,"different":1,"repaired":0,"not_adopted":3}
+`, "SKUs with differences: 1; reconcile --repair"},
 		{"a failure", nil, Options{}, io.ErrUnexpectedEOF, "SKUs compared: 12, different: 0, repaired: 0, not used since the last change of generation: 3\n", io.ErrUnexpectedEOF.Error()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
