@@ -50,7 +50,6 @@ var timed = map[string]string{
 	"internal/protocol/faults_test.go seedsFrom":     "a flag says for how long",
 	"internal/protocol/faults_test.go run":           "a part of the fault: a client that gives up",
 	"internal/faults/faults_test.go executeUnder":    "a part of the fault: a client that gives up",
-	"internal/reconcile/stores_test.go MeasureClock": "a part of the fault: the ledger's own bound",
 	"internal/protocol/storm_test.go runStorm":       "a storm may last longer than the one bound",
 	"internal/protocol/storm_test.go run":            "a part of the storm",
 	"internal/protocol/storm_test.go send":           "a part of the storm",

@@ -158,7 +158,7 @@ func (l breakableLedger) Resolve(ctx context.Context, d stock.Deduction) order.O
 
 // MeasureClock ends even if it hangs, as the ledger's does.
 func (l breakableLedger) MeasureClock(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	return l.calls.do(ctx, "MeasureClock", func() error { return l.Ledger.MeasureClock(ctx) })
 }
