@@ -53,11 +53,8 @@ var client = &http.Client{
 
 // call sends a request and returns the status and the body.
 func call(ctx context.Context, method, url, body string, headers ...string) (status int, answer []byte, err error) {
-	response, answer, err := testenv.Call(ctx, client, method, url, body, headers...)
-	if err != nil {
-		return 0, nil, err
-	}
-	return response.StatusCode, answer, nil
+	a, err := testenv.Call(ctx, client, method, url, body, headers...)
+	return a.Status, a.Text, err
 }
 
 // mustCall sends a request and fails the test unless the answer has the status. It repeats a

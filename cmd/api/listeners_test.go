@@ -115,15 +115,14 @@ func TestTLS(t *testing.T) {
 	if !strings.HasPrefix(api.URL(), "https://") {
 		t.Fatalf("the log says %s", api.URL())
 	}
-	ask := func(client *http.Client, method, url, body string) (*http.Response, error) {
-		response, _, err := testenv.Call(t.Context(), client, method, url, body)
-		return response, err
+	ask := func(client *http.Client, method, url, body string) (testenv.Answer, error) {
+		return testenv.Call(t.Context(), client, method, url, body)
 	}
 	placed := func(what string, client *http.Client, proto int) {
 		t.Helper()
 		response, err := ask(client, "POST", api.URL()+"/orders", orderBody("u-1", "10001", 1))
-		if err != nil || response.StatusCode != http.StatusCreated || response.ProtoMajor != proto {
-			t.Errorf("%s: %v, %v", what, response, err)
+		if err != nil || response.Status != http.StatusCreated || response.Proto != proto {
+			t.Errorf("%s: %v, %v", what, response.Status, err)
 		}
 	}
 	address := strings.TrimPrefix(api.URL(), "https://")
@@ -131,8 +130,8 @@ func TestTLS(t *testing.T) {
 	placed("HTTP/1.1", one, 1)
 	placed("HTTP/2", two, 2)
 	// The rules for loopback also apply to TLS.
-	if response, err := ask(two, "PUT", api.URL()+"/stock/a", `{"kind":"product","total":1}`); err != nil || response.StatusCode != http.StatusCreated {
-		t.Errorf("an administrator on this machine: %v, %v", response, err)
+	if response, err := ask(two, "PUT", api.URL()+"/stock/a", `{"kind":"product","total":1}`); err != nil || response.Status != http.StatusCreated {
+		t.Errorf("an administrator on this machine: %v, %v", response.Status, err)
 	}
 	r, err := http.NewRequestWithContext(t.Context(), "PUT", api.URL()+"/stock/a", strings.NewReader(`{"kind":"product","total":1}`))
 	if err != nil {
@@ -145,8 +144,8 @@ func TestTLS(t *testing.T) {
 	} else {
 		_ = response.Body.Close()
 	}
-	if response, err := ask(trusting(t, first, false), "GET", "https://"+ops+"/metrics", ""); err != nil || response.StatusCode != http.StatusOK {
-		t.Errorf("operators: %v, %v", response, err)
+	if response, err := ask(trusting(t, first, false), "GET", "https://"+ops+"/metrics", ""); err != nil || response.Status != http.StatusOK {
+		t.Errorf("operators: %v, %v", response.Status, err)
 	}
 	old := &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}
 	if conn, err := tls.Dial("tcp", address, old); err == nil {

@@ -816,9 +816,9 @@ func rateLimits(s *shop) {
 	from := func(address string) (status int) {
 		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 		own := &http.Client{Timeout: testenv.Patience, Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
-		response, _, err := testenv.Call(context.Background(), own, "GET", s.url+"/stock", "", "X-Forwarded-For", fmt.Sprintf("192.0.2.%d", rand.IntN(255)))
+		a, err := testenv.Call(context.Background(), own, "GET", s.url+"/stock", "", "X-Forwarded-For", fmt.Sprintf("192.0.2.%d", rand.IntN(255)))
 		check(s.t, err)
-		return response.StatusCode
+		return a.Status
 	}
 	limited := false
 	for n := 0; n < 100 && !limited; n++ {

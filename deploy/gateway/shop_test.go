@@ -293,11 +293,8 @@ func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) 
 
 // call sends a request. Its body is JSON unless the headers say otherwise.
 func call(method, url, body string, headers ...string) (answer, error) {
-	response, text, err := testenv.Call(context.Background(), client, method, url, body, headers...)
-	if err != nil {
-		return answer{}, err
-	}
-	return answer{response.StatusCode, response.Header, string(text)}, nil
+	a, err := testenv.Call(context.Background(), client, method, url, body, headers...)
+	return answer{a.Status, a.Header, string(a.Text)}, err
 }
 
 // order returns the body of an order. Its arguments are quantity, SKU, quantity,

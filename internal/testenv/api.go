@@ -82,9 +82,9 @@ func (s *APIServer) URL() string { return s.url }
 
 // healthy returns nil if a GET of the URL is answered with 200.
 func healthy(ctx context.Context, visitor *http.Client, url string) error {
-	response, answer, err := Call(ctx, visitor, http.MethodGet, url, "")
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s: %s", url, response.Status, answer)
+	a, err := Call(ctx, visitor, http.MethodGet, url, "")
+	if err == nil && a.Status != http.StatusOK {
+		err = fmt.Errorf("%s: %d: %s", url, a.Status, a.Text)
 	}
 	return err
 }

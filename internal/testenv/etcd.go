@@ -124,12 +124,12 @@ func (s *EtcdServer) peerURL() string { return "http://" + s.peer.addr() }
 
 // Leads reports whether the etcd answers and is the leader of its cluster.
 func (s *EtcdServer) Leads(ctx context.Context) bool {
-	_, answer, err := Call(ctx, http.DefaultClient, http.MethodPost, "http://"+s.Addr()+"/v3/maintenance/status", "{}")
+	a, err := Call(ctx, http.DefaultClient, http.MethodPost, "http://"+s.Addr()+"/v3/maintenance/status", "{}")
 	var status struct {
 		Header struct {
 			Member string `json:"member_id"`
 		} `json:"header"`
 		Leader string `json:"leader"`
 	}
-	return err == nil && json.Unmarshal(answer, &status) == nil && status.Leader != "" && status.Leader == status.Header.Member
+	return err == nil && json.Unmarshal(a.Text, &status) == nil && status.Leader != "" && status.Leader == status.Header.Member
 }

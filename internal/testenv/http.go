@@ -7,12 +7,20 @@ import (
 	"strings"
 )
 
-// Call sends a request, and returns the answer with its whole body. The body of the request is JSON
-// unless the headers, each a name and a value, say otherwise.
-func Call(ctx context.Context, c *http.Client, method, url, body string, headers ...string) (response *http.Response, text []byte, err error) {
+// Answer is the answer to a request.
+type Answer struct {
+	Status int
+	Proto  int // major version of HTTP
+	Header http.Header
+	Text   []byte // the whole body
+}
+
+// Call sends a request and returns the answer. The body is JSON unless the headers, each a name and a
+// value, say otherwise.
+func Call(ctx context.Context, c *http.Client, method, url, body string, headers ...string) (Answer, error) {
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
-		return nil, nil, err
+		return Answer{}, err
 	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
@@ -20,12 +28,13 @@ func Call(ctx context.Context, c *http.Client, method, url, body string, headers
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	if response, err = c.Do(r); err != nil {
-		return nil, nil, err
+	response, err := c.Do(r)
+	if err != nil {
+		return Answer{}, err
 	}
 	defer response.Body.Close()
-	text, err = io.ReadAll(response.Body)
-	return response, text, err
+	text, err := io.ReadAll(response.Body)
+	return Answer{response.StatusCode, response.ProtoMajor, response.Header, text}, err
 }
 
 // Transport is a transport of a client that calls a function.

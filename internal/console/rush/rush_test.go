@@ -63,11 +63,11 @@ func newBench(t *testing.T, change ...func(*Options)) *bench {
 // call sends a request and returns its answer.
 func (b *bench) call(t *testing.T, method, url, body string, headers ...string) (status int, answer string) {
 	t.Helper()
-	response, text, err := testenv.Call(t.Context(), b.client, method, url, body, headers...)
+	a, err := testenv.Call(t.Context(), b.client, method, url, body, headers...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return response.StatusCode, string(text)
+	return a.Status, string(a.Text)
 }
 
 // start starts a run over HTTP.
