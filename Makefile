@@ -3,8 +3,10 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 
-GOLANGCI = go tool -modfile=tools/golangci/go.mod golangci-lint
-GOTESTSUM = go tool -modfile=tools/go.mod gotestsum --format pkgname --format-icons text --format-hide-empty-pkg --post-run-command ./scripts/all-ran.sh
+# The shell runs the program that go tool -n names. "go tool" itself ends with status 0 if the
+# program is killed, for example because memory ran out.
+GOLANGCI = $$(go tool -modfile=tools/golangci/go.mod -n golangci-lint)
+GOTESTSUM = $$(go tool -modfile=tools/go.mod -n gotestsum) --format pkgname --format-icons text --format-hide-empty-pkg --post-run-command ./scripts/all-ran.sh
 # What fails is run once more alone, unless more than ten fail. all-ran.sh names what then passes,
 # and removes the folder.
 RERUNS ?= 1
