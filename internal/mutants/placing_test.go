@@ -221,7 +221,7 @@ var placing = []mutant{
 	{"a new epoch goes on with the additions of the one before", epochs, "\t\trow.Changes = 0\n", "", "internal/ledger TestRaiseEpochs/SQLite"},
 	{"a generation uses an epoch of the next one", "internal/stock/generation.go", "next > last {", "next > last+1 {", "internal/stock TestRenew"},
 	{"a slow group keeps the SKUs that are not locked", slowGroups, "return !slices.Contains(locked, sku) }", "return false }", "internal/ledger TestSlowGroupsEnd"},
-	{"a revival that could not be blocked counts as refused", resolving, "if err = l.blockRevivals(ctx, d.OrderID); err == nil {", "if err = l.bar(ctx, d.OrderID); true {", "internal/ledger TestFaults_NotBlocked"},
+	{"a revival that could not be blocked counts as refused", resolving, "if err = l.blockRevivals(ctx, d.OrderID); err == nil {", "if err = l.blockRevivals(ctx, d.OrderID); true {", "internal/ledger TestFaults_NotBlocked"},
 	{"a vanished duplicate counts as refused", resolving, "return order.Unknown(fmt.Errorf(\"order %s is not found, but its ID is taken\", d.OrderID))", "return order.Refused(errVoided)", "internal/protocol TestVanishedDuplicate"},
 	{"an audit compares a count that could not be filled", admin, "if err = a.reconciler.Refill(ctx, row.SKU); err == nil {", "if _ = a.reconciler.Refill(ctx, row.SKU); err == nil {", "internal/admin TestRead"},
 	{"an audit of stock that was taken over is answered unavailable", admin, "errors.Is(err, stock.ErrUnknownSKU) || errors.Is(err, stock.ErrSuperseded)", "errors.Is(err, stock.ErrUnknownSKU)", "internal/admin TestRead"},
