@@ -273,13 +273,17 @@ func TestRepairWaitsForACommit(t *testing.T) {
 		}()
 		testenv.Await(t, "the repair waits for the row", func() bool { return s.waiting(t) > 0 })
 		proceed()
-		if r := testenv.Receive(t, "the answer", answer); r.err != nil {
+		sold := int64(1)
+		switch r := testenv.Receive(t, "the answer", answer); {
+		case errors.Is(r.err, stock.ErrBusy): // on a busy machine, the time of the transaction has ended before its COMMIT
+			sold = 0
+		case r.err != nil:
 			t.Error(r.err)
 		}
 		if summary := testenv.Receive(t, "the repair", repaired); summary.Different != 1 || summary.Repaired != 1 {
 			t.Errorf("%+v", summary)
 		}
-		s.checkSettled(t, paused.instance, sku, 1)
+		s.checkSettled(t, paused.instance, sku, sold)
 	})
 }
 

@@ -89,7 +89,7 @@ func Run(t *testing.T, gates Gates) {
 // Check checks the promise and returns the first violation. It does not fail a test, so that a test
 // can prove that the check detects a broken gate.
 func (p Promise) Check(ctx context.Context, gates Gates) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*testenv.Patience) // a check waits for several events
+	ctx, cancel := context.WithTimeout(ctx, 5*testenv.Patience) // a check waits for several events, or makes hundreds of calls
 	defer cancel()
 	t := &trial{ctx: ctx, gates: gates, run: uuid.NewString()[:8]}
 	if err := p.check(t); err != nil {
