@@ -265,7 +265,7 @@ func (f *Finding) compareGate(before ledger.Count, flights map[stock.SKU]flight)
 	case before.Epoch != after.Epoch || before.Changes != after.Changes:
 		f.add(Unsteady, 0, 0)
 		return
-	case !level.Filled || level.Epoch != after.Epoch:
+	case !level.FilledUnder(after.Epoch):
 		f.add(NotFilled, 0, 0)
 		return
 	}

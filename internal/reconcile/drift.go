@@ -46,7 +46,7 @@ type difference struct {
 // look returns the counts of the row and of the gate. same reports whether the two counts are of
 // one epoch.
 func look(row ledger.StockRow, level stock.Level) (d difference, same bool) {
-	return difference{row.Epoch, level.Available, level.InFlight, row.Available}, level.Filled && level.Epoch == row.Epoch
+	return difference{row.Epoch, level.Available, level.InFlight, row.Available}, level.FilledUnder(row.Epoch)
 }
 
 // compareNext does the second checks that are due, and compares the next page of stock rows. It

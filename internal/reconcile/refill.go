@@ -45,7 +45,7 @@ func (r *Reconciler) Refill(ctx context.Context, sku stock.SKU) error {
 
 // differ reports whether gate and ledger do not agree on the SKU's epoch in the current generation.
 func (r *Reconciler) differ(row ledger.StockRow, level stock.Level) bool {
-	return !r.generations.current().Holds(row.Epoch) || r.counter != nil && (!level.Filled || level.Epoch != row.Epoch)
+	return !r.generations.current().Holds(row.Epoch) || r.counter != nil && !level.FilledUnder(row.Epoch)
 }
 
 // refillIf refills the SKU if needed returns true for its counts.
@@ -73,9 +73,9 @@ func (r *Reconciler) counts(ctx context.Context, sku stock.SKU) (row ledger.Stoc
 	if row, err = r.ledger.Row(ctx, sku); err != nil || r.counter == nil {
 		return row, level, err
 	}
-	levels, err := r.counter.Level(ctx, sku)
+	levels, err := r.Levels(ctx, []ledger.StockRow{row})
 	if err != nil {
-		return row, level, fmt.Errorf("reading the gate's count: %w", err)
+		return row, level, err
 	}
 	return row, levels[0], nil
 }

@@ -93,6 +93,9 @@ type Level struct {
 	Err       error // if not nil, the count could not be read and the other fields are unknown
 }
 
+// FilledUnder reports whether the gate has a count of the SKU under the epoch.
+func (l Level) FilledUnder(epoch int64) bool { return l.Filled && l.Epoch == epoch }
+
 // Fill is the new count of a SKU at the gate: its available units under an epoch.
 type Fill struct {
 	SKU          SKU
