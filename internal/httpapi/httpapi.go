@@ -121,7 +121,7 @@ type Config struct {
 type Strategies struct {
 	Running string     `json:"running"` // the Name of the strategy in use, one of All
 	Guard   bool       `json:"guard"`
-	All     []Strategy `json:"strategies"`
+	All     []Strategy `json:"strategies"` // not nil, so that the answer has an array
 }
 
 // Strategy describes one way to cut stock.

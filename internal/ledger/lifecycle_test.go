@@ -152,9 +152,9 @@ func TestChange_LowersClaim(t *testing.T) {
 	})
 }
 
-// TestRevive_Barred checks that a take of an expired order can no longer be committed once it was
+// TestRevive_Blocked checks that a take of an expired order can no longer be committed once it was
 // resolved.
-func TestRevive_Barred(t *testing.T) {
+func TestRevive_Blocked(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "MariaDB"), func(t *testing.T, d *database) {
 		l := d.open(t, cutter.Merged())

@@ -58,7 +58,7 @@ var queued = []mutant{
 	{"an instance that cannot queue takes over the stock", "internal/assembly/instance.go", "if i.Consumer != nil { // first", "if err := i.Reconciler.Start(ctx); err != nil {\n\t\treturn err\n\t}\n\tif i.Consumer != nil { // first", "internal/assembly TestStart_OldRedis"},
 	{"a message is acknowledged before it is deleted", plainList, "p.XDel(ctx, j.journal, ids...)\n\t\tp.XAck(ctx, j.journal, consumers, ids...)", "p.XAck(ctx, j.journal, consumers, ids...)\n\t\tp.XDel(ctx, j.journal, ids...)", "internal/stock/gate TestClaimBeforeRedis7"},
 	{"orders that have a place get another one", lostPlace, "if not message or message[2][2] ~= order then", "if true then", "internal/stock/gate TestRedeliver/Redis"},
-	{"a slow revival is answered busy", revival, "case sqltx.IsDuplicate(err): // a", "case false: // a", "internal/ledger TestRevive_Barred/SQLite"},
+	{"a slow revival is answered busy", revival, "case sqltx.IsDuplicate(err): // a", "case false: // a", "internal/ledger TestRevive_Blocked/SQLite"},
 	{"a consumer looks for no orders without a message", consumer, "lost, err := c.journal.Redeliver(ctx)", "lost, err := 0, error(nil)", "internal/async TestFailingCalls/Redeliver"},
 	{"an order whose content the database refuses is tried forever", consumer, "errors.Is(reason, ledger.ErrRejected) || ", "", "internal/async TestRejectedOrder/InProcess"},
 	{"a consumer leaves its orders undelivered", leaveLua, "of.pending == 0 and ", "", "internal/stock/gate TestLeave/Redis"},

@@ -327,8 +327,8 @@ func TestJobStepsFail(t *testing.T) {
 	}
 }
 
-// TestJobBarred checks that an instance that must not hold jobs claims none, and is idle.
-func TestJobBarred(t *testing.T) {
+// TestJobSuperseded checks that an instance that must not hold jobs claims none, and is idle.
+func TestJobSuperseded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var table fakeJobs
