@@ -3,10 +3,12 @@ package main
 import (
 	"net/http"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/holdfast-stock/holdfast/internal/assembly/backends"
 	"github.com/holdfast-stock/holdfast/internal/assembly/backendtest"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
@@ -20,14 +22,13 @@ func TestLocks(t *testing.T) {
 	for _, test := range []struct {
 		lock, strategy string
 		stores         pair
-		inStores       bool // the locks are in the Redis or the database of the service
 	}{
-		{"redis", "lock", mariaDBAndRedis, true},
-		{"postgres", "segment-lock", postgresAndRedis, true},
-		{"mysql", "lock", mariaDBAndRedis, true},
-		{"redlock", "segment-lock", mariaDBAndRedis, false},
-		{"zookeeper", "lock", mariaDBAndRedis, false},
-		{"etcd", "segment-lock", mariaDBAndRedis, false},
+		{"redis", "lock", mariaDBAndRedis},
+		{"postgres", "segment-lock", postgresAndRedis},
+		{"mysql", "lock", mariaDBAndRedis},
+		{"redlock", "segment-lock", mariaDBAndRedis},
+		{"zookeeper", "lock", mariaDBAndRedis},
+		{"etcd", "segment-lock", mariaDBAndRedis},
 	} {
 		if !testenv.Thorough() && test.lock != "redis" && test.lock != "postgres" {
 			continue
@@ -35,7 +36,7 @@ func TestLocks(t *testing.T) {
 		t.Run(test.lock, func(t *testing.T) {
 			t.Parallel()
 			args := append(migrated(t, test.stores.flags(t)), "--guard", "off", "--lock", test.lock, "--strategy", test.strategy)
-			if !test.inStores {
+			if backend, _ := backends.Find(test.lock); !slices.Contains(args, "--"+backend.Flag) { // the stores have no such locks
 				args = append(args, backendtest.Flags(t, test.lock)...)
 			}
 			one, two := serveHere(t, args...), serveHere(t, args...)
