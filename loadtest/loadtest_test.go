@@ -1016,7 +1016,7 @@ func TestSearch(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				l, f := openLoad(&shop{units: 100_000, slow: test.slow, workers: make(chan struct{}, test.workers)}, settings{Search: true, Probes: 1, P99: test.p99, Duration: time.Second})
-				r, err := l.highest(t.Context(), mustFind(t, "lua"), f)
+				r, err := l.loadFleet(t.Context(), mustFind(t, "lua"), f)
 				if err != nil || r.Highest == nil || *r.Highest != test.highest || r.Accepted != int64(r.Rate) || !strings.Contains(r.Load, test.says) {
 					t.Errorf("%v: %+v", err, r)
 				}
@@ -1091,6 +1091,22 @@ func (r *running) processes() (ids []string) {
 func (r *running) folders() []string {
 	found, _ := filepath.Glob(filepath.Join(r.temp, "*"))
 	return found
+}
+
+// TestSearch_CommandLine checks what a search prints that finds no rate.
+func TestSearch_CommandLine(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(&shop{units: 100_000, slow: 600 * time.Millisecond, workers: make(chan struct{}, 1000)})
+	defer server.Close()
+	folder := t.TempDir()
+	code, out, _ := runHere(t, "--target", server.URL, "--search", "--probes", "1", "--p99", "500ms", "--duration", "1s", "--out", folder)
+	r := written(t, folder).Strategies[0]
+	if code != command.ExitOK || r.Highest == nil || *r.Highest != 0 || r.Accepted < minRate {
+		t.Errorf("exit code %d: %+v", code, r)
+	}
+	if !strings.Contains(out, "highest rate") || !strings.Contains(out, "even this rate misses a p99 of 500ms") {
+		t.Errorf("printed %s", out)
+	}
 }
 
 // TestGoRunKilled kills the go run that started the load test. The load test receives no
