@@ -28,7 +28,7 @@ func TestSlowGroupsEnd(t *testing.T) {
 		if !ls.add(own) {
 			t.Fatal("there is no room for a slow group")
 		}
-		free := ls.hold([]*recording{recordingOf("a"), recordingOf("b", "c"), recordingOf("c")})
+		free := ls.hold([]*recording{recordingOf("a"), recordingOf("0", "b"), recordingOf("c")})
 		if len(free) != 1 || ls.waiting != 2 {
 			t.Errorf("%d recordings are free, %d wait", len(free), ls.waiting)
 		}
