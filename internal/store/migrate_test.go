@@ -158,7 +158,7 @@ func TestMigrateDown_Dirty(t *testing.T) {
 			t.Errorf("the advice is: %s", s.FixSchema(ErrSchemaDirty))
 		}
 		before := shape(t, s)
-		for _, version := range []int{3, database.NilVersion} {
+		for _, version := range []int{3, database.NilVersion, int(versionOf(t, s))} {
 			run(t, s.DB(), "UPDATE schema_migrations SET version = ?, dirty = ?", version, true)
 			for name, migrate := range refusing {
 				if err := migrate(t.Context()); !errors.Is(err, ErrSchemaDirty) || !strings.Contains(err.Error(), says) {
@@ -616,21 +616,31 @@ func TestWholeDriver_FailureChangesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer driver.Close()
-			if err := driver.Lock(); err != nil {
-				t.Fatal(err)
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
 			}
-			if err := driver.SetVersion(int(version)+1, true); err != nil {
-				t.Fatal(err)
-			}
-			if err := driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER)")); err == nil {
-				t.Error("creating the same table twice gives no error")
-			}
-			if err := driver.Unlock(); err != nil {
-				t.Fatal(err)
-			}
-			checkVersion(t, s, version)
-			if slices.Contains(tables(t, s), "half") {
-				t.Error("a table of the failed migration exists")
+			for what, fails := range map[string]func() error{
+				"a migration": func() error {
+					return driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER)"))
+				},
+				"a version": func() error {
+					must(driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); DROP TABLE schema_migrations; CREATE VIEW schema_migrations AS SELECT 1 AS version, TRUE AS dirty")))
+					return driver.SetVersion(int(version)+1, false)
+				},
+			} {
+				must(driver.Lock())
+				must(driver.SetVersion(int(version)+1, true))
+				if err := fails(); err == nil {
+					t.Errorf("%s that is refused gives no error", what)
+				}
+				must(driver.Unlock())
+				checkVersion(t, s, version)
+				if slices.Contains(tables(t, s), "half") {
+					t.Errorf("after %s that was refused, a table of its run exists", what)
+				}
 			}
 			run(t, s.DB(), "DELETE FROM ledger") // fails if the database is still locked
 		})
