@@ -198,5 +198,9 @@ var databases = []mutant{
 	{"a migration down loses data that cannot be looked for", migrateLosses, "\t\tif err != nil {\n\t\t\treturn err\n", "\t\tif err != nil {\n\t\t\tcontinue\n", "internal/store TestHoldUnused_Fails/PostgreSQL"},
 	{"an engine without locks that cannot be read is migrated", "internal/store/migrate.go", "\t\treturn err\n\t}\n\tfiles, err", "\t\tif !errors.Is(err, ErrNoLocks) {\n\t\t\treturn nil\n\t\t}\n\t\treturn err\n\t}\n\tfiles, err", "internal/store TestSessionLocks/CockroachDB"},
 	{"a table of another program that cannot be looked for does not exist", migrateKilled, "\t\t\texists, err := d.sql.hasTable(ctx, table[2])\n\t\t\tif err != nil {\n\t\t\t\treturn err", "\t\t\texists, err := d.sql.hasTable(ctx, table[2])\n\t\t\tif err != nil {\n\t\t\t\tcontinue", "internal/store TestMigrateUp_ForeignTable/MariaDB"},
+	{"a last migration that was interrupted is complete", "internal/store/migrate.go", "\tcase dirty:\n", "\tcase dirty && version < latest:\n", "internal/store TestMigrateDown_Dirty/SQLite"},
+	{"a run whose version is refused is committed", "internal/store/migratewhole.go", "\t\td.failed = true\n\t\treturn fmt.Errorf(\"writing", "\t\treturn fmt.Errorf(\"writing", "internal/store TestWholeDriver_FailureChangesNothing/SQLite"},
+	{"a refused connection is the fault of a statement", sqltxErrors, "\t\tcase mysqlTooManyConnections, mysqlResourceLimit:\n\t\t\treturn false\n", "", "internal/ledger/sqltx TestErrors_ByNumber"},
+	{"a queued order that only the primary has leaves the queue", recording, "l.durable(ctx, []uuid", "readOrders(ctx, l.db, []uuid", "internal/ledger TestAnswersWaitForTheStandby"},
 	{"a server without a run ID is not watched", "internal/store/watchredis.go", "\treturn identity{fields", "\tif fields[\"run_id\"] == \"\" {\n\t\treturn identity{}, context.Canceled\n\t}\n\treturn identity{fields", "internal/store TestWatchRedis_NoRunID"},
 }
