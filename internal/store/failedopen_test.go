@@ -35,7 +35,7 @@ func TestFailedOpen(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			d, err := mysqlMigrations(ctx, config)
+			d, err := mysqlMigrations(ctx, config, "")
 			if err == nil {
 				t.Cleanup(func() { d.Close() })
 			}
