@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
@@ -321,6 +322,11 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		latest := versionOf(t, s)
+		sound, begun := s.migrations, false
+		s.migrations = func(ctx context.Context) (migrationDriver, error) {
+			driver, err := sound(ctx)
+			return hookedDriver{driver, func(change string) { begun = begun || change == "dirty" }, func() {}}, err
+		}
 		id := "'0123456789abcdef'"
 		if s.dialect == sqltx.Postgres {
 			id = "'01234567-89ab-cdef-0123-456789abcdef'"
@@ -361,14 +367,15 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 					t.Errorf("after %q: error %v, want ErrSchemaUsed with %q", test.use, err, test.says)
 				}
 				checkVersion(t, s, version)
-				if !slices.Equal(shape(t, s), before) {
-					t.Errorf("after %q: the schema was changed", test.use)
+				if begun || !slices.Equal(shape(t, s), before) { // an instance that serves must not notice
+					t.Errorf("after %q: the schema was changed, or the migration was begun: %v", test.use, begun)
 				}
 				run(t, s.DB(), test.clean)
 			}
 			if err := s.MigrateDown(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+			begun = false
 			checkVersion(t, s, version-1)
 		}
 	})
@@ -423,8 +430,8 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 	}
 }
 
-// TestLockPatiently checks that the wait for another migration does not end with a single try, and
-// that its end is explained.
+// TestLockPatiently checks that the wait for another migration does not end with a single try, that
+// it is bounded, and that its end is explained.
 func TestLockPatiently(t *testing.T) {
 	t.Parallel()
 	for n, err := range []error{nil, io.EOF} {
@@ -438,6 +445,19 @@ func TestLockPatiently(t *testing.T) {
 			t.Errorf("%d: error %v, not asked for %v", n, got, answers)
 		}
 	}
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		err := lockPatiently(func() error {
+			if tries++; tries > 9 {
+				return nil
+			}
+			time.Sleep(migrationLockWait / 3)
+			return database.ErrLocked
+		})
+		if !errors.Is(err, database.ErrLocked) {
+			t.Errorf("after %d tries: error %v, want ErrLocked", tries, err)
+		}
+	})
 	if err := new(SQL).migrationError(database.ErrLocked, 1); !errors.Is(err, database.ErrLocked) || !strings.Contains(err.Error(), "another migration has not ended") {
 		t.Errorf("the other migration does not end: %v", err)
 	}
@@ -456,9 +476,13 @@ func TestMigrate_ContextEnded(t *testing.T) {
 			t.Errorf("it has begun: %v, %v", exists, err)
 		}
 		ctx, cancel = context.WithCancel(t.Context())
-		err := s.migrate(ctx, false, func(context.Context, *stepDriver, *migrate.Migrate) error {
-			cancel() // the library then starts no further migration, and reports success
-			return nil
+		err := s.migrate(ctx, false, func(_ context.Context, _ *stepDriver, m *migrate.Migrate) error {
+			if m.LockTimeout <= migrationLockWait {
+				t.Errorf("the library waits for another migration for %v", m.LockTimeout)
+			}
+			cancel()
+			testenv.Await(t, "the library is stopped", func() bool { return len(m.GracefulStop) > 0 })
+			return nil // the library starts no further migration, and reports success
 		})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("ended meanwhile: %v, want context.Canceled", err)
@@ -616,6 +640,11 @@ func TestWholeDriver_FailureChangesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer driver.Close()
+			var wait string // for another process's migration
+			query := map[sqltx.Dialect]string{sqltx.Postgres: "SHOW lock_timeout", sqltx.SQLite: "PRAGMA busy_timeout"}[s.dialect]
+			if err := driver.(*wholeDriver).conn.QueryRowContext(t.Context(), query).Scan(&wait); err != nil || wait != "30s" && wait != milliseconds(migrationLockWait) {
+				t.Errorf("it waits for another migration for %s, %v", wait, err)
+			}
 			must := func(err error) {
 				t.Helper()
 				if err != nil {
