@@ -192,7 +192,7 @@ func TestLockedRowInAGroup(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		var log testenv.Buffer
 		l.log = slog.New(slog.NewTextHandler(&log, nil))
-		locked, other := fresh("locked"), fresh("other")
+		locked, other := fresh("locked"), fresh("free") // in an order of both, the locked one is the second
 		lay(t, l, locked, 10)
 		lay(t, l, other, 10)
 		rs := []*recording{recordingOf(locked), recordingOf(other), recordingOf(locked, other)}
