@@ -202,5 +202,11 @@ var databases = []mutant{
 	{"a run whose version is refused is committed", "internal/store/migratewhole.go", "\t\td.failed = true\n\t\treturn fmt.Errorf(\"writing", "\t\treturn fmt.Errorf(\"writing", "internal/store TestWholeDriver_FailureChangesNothing/SQLite"},
 	{"a refused connection is the fault of a statement", sqltxErrors, "\t\tcase mysqlTooManyConnections, mysqlResourceLimit:\n\t\t\treturn false\n", "", "internal/ledger/sqltx TestErrors_ByNumber"},
 	{"a queued order that only the primary has leaves the queue", recording, "l.durable(ctx, []uuid", "readOrders(ctx, l.db, []uuid", "internal/ledger TestAnswersWaitForTheStandby"},
+	{"a table of another program that the first migration creates is adopted", migrateKilled, "d.refuseForeign(ctx, version+1)", "d.refuseForeign(ctx, version+2)", "internal/store TestMigrateUp_ForeignTable/MariaDB"},
+	{"the URL's read timeout ends a migration", storeMySQL, "\tconfig.ReadTimeout, config.WriteTimeout = 0, 0 //", "\t//", "internal/store TestMigrate_SilentServer/MariaDB/during"},
+	{"the server's max_statement_time ends a migration", storeMySQL, "\t\tconfig.Params[\"max_statement_time\"] = \"0\" //", "\t\t//", "internal/store TestMigrate_SilentServer/MariaDB/during"},
+	{"the URL's statement_timeout ends a migration", storePostgres, "\tconfig.RuntimeParams[\"statement_timeout\"] = \"0\"\n", "", "internal/store TestMigrate_SilentServer/PostgreSQL/during"},
+	{"a migration is not stopped", "internal/store/migrate.go", "m.GracefulStop <- true", "_ = m", "internal/store TestMigrate_ContextEnded/SQLite"},
+	{"a migration down that would lose data begins", migrateSteps, "\t\tif err := refuseLosses(context.Background(), d.sql.pool, d.version); err != nil {\n\t\t\treturn err\n\t\t}\n", "", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
 	{"a server without a run ID is not watched", "internal/store/watchredis.go", "\treturn identity{fields", "\tif fields[\"run_id\"] == \"\" {\n\t\treturn identity{}, context.Canceled\n\t}\n\treturn identity{fields", "internal/store TestWatchRedis_NoRunID"},
 }
