@@ -637,37 +637,36 @@ func TestWholeDriver_FailureChangesNothing(t *testing.T) {
 			t.Parallel()
 			s := migrated(t, url(t))
 			version := versionOf(t, s)
-			driver, err := s.migrations(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer driver.Close()
-			var wait string // for another process's migration
-			query := map[sqltx.Dialect]string{sqltx.Postgres: "SHOW lock_timeout", sqltx.SQLite: "PRAGMA busy_timeout"}[s.dialect]
-			if err := driver.(*wholeDriver).conn.QueryRowContext(t.Context(), query).Scan(&wait); err != nil || wait != "30s" && wait != milliseconds(migrationLockWait) {
-				t.Errorf("it waits for another migration for %s, %v", wait, err)
-			}
 			must := func(err error) {
 				t.Helper()
 				if err != nil {
 					t.Fatal(err)
 				}
 			}
-			for what, fails := range map[string]func() error{
-				"a migration": func() error {
+			for what, fails := range map[string]func(migrationDriver) error{
+				"a migration": func(driver migrationDriver) error {
 					return driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER)"))
 				},
-				"a version": func() error {
+				"a version": func(driver migrationDriver) error {
 					must(driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); DROP TABLE schema_migrations; CREATE VIEW schema_migrations AS SELECT 1 AS version, TRUE AS dirty")))
 					return driver.SetVersion(int(version)+1, false)
 				},
 			} {
+				driver, err := s.migrations(t.Context())
+				must(err)
+				var wait string // for another process's migration
+				query := map[sqltx.Dialect]string{sqltx.Postgres: "SHOW lock_timeout", sqltx.SQLite: "PRAGMA busy_timeout"}[s.dialect]
+				must(driver.(*wholeDriver).conn.QueryRowContext(t.Context(), query).Scan(&wait))
+				if wait != "30s" && wait != milliseconds(migrationLockWait) {
+					t.Errorf("it waits for another migration for %s", wait)
+				}
 				must(driver.Lock())
 				must(driver.SetVersion(int(version)+1, true))
-				if err := fails(); err == nil {
+				if err := fails(driver); err == nil {
 					t.Errorf("%s that is refused gives no error", what)
 				}
 				must(driver.Unlock())
+				must(driver.Close())
 				checkVersion(t, s, version)
 				if slices.Contains(tables(t, s), "half") {
 					t.Errorf("after %s that was refused, a table of its run exists", what)
