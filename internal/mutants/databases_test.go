@@ -208,5 +208,8 @@ var databases = []mutant{
 	{"the URL's statement_timeout ends a migration", storePostgres, "\tconfig.RuntimeParams[\"statement_timeout\"] = \"0\"\n", "", "internal/store TestMigrate_SilentServer/PostgreSQL/during"},
 	{"a migration is not stopped", "internal/store/migrate.go", "m.GracefulStop <- true", "_ = m", "internal/store TestMigrate_ContextEnded/SQLite"},
 	{"a migration down that would lose data begins", migrateSteps, "\t\tif err := refuseLosses(context.Background(), d.sql.pool, d.version); err != nil {\n\t\t\treturn err\n\t\t}\n", "", "internal/store TestMigrateDown_RefusesLosses/SQLite"},
+	{"Sentinels get the password in plain text", "internal/store/redis.go", "return sentinelRedis(u, scheme == \"rediss\", hosts)", "return sentinelRedis(u, false, hosts)", "internal/store TestOpenRedis_SentinelOptions"},
+	{"a cluster gets the password in plain text", "internal/store/redis.go", "noRetryDialer(security)\n\toptions", "noRetryDialer(nil)\n\toptions", "internal/store TestOpenRedis_Refused"},
+	{"sessions of an earlier primary are used after its return", sqltxMySQLPrimary, "p.latest.Store(int64(n))", "p.latest.CompareAndSwap(0, int64(n))", "internal/ledger/sqltx TestMySQLPrimary_Moves"},
 	{"a server without a run ID is not watched", "internal/store/watchredis.go", "\treturn identity{fields", "\tif fields[\"run_id\"] == \"\" {\n\t\treturn identity{}, context.Canceled\n\t}\n\treturn identity{fields", "internal/store TestWatchRedis_NoRunID"},
 }
