@@ -141,7 +141,7 @@ func (i *Instance) RunBeside(ctx context.Context) (stop func()) {
 }
 
 // Ready returns an error if the instance cannot place orders now. A schema that is newer than this
-// program is no error: a newer program has migrated it, and this one serves until the newer one
+// program is not an error: a newer program has migrated it, and this one serves until the newer one
 // takes over.
 func (i *Instance) Ready(ctx context.Context) error {
 	if err := i.Reconciler.Ready(ctx); err != nil || i.Stores.SQL == nil {

@@ -66,8 +66,8 @@ func TestAcceptedOrders(t *testing.T) {
 }
 
 // TestFailedGroup checks that every order of a failed group gets an outcome, and that none is
-// committed, even if several have the same ID. After a failure that is no conflict, the group must
-// not be tried in parts.
+// committed, even if several have the same ID. After a failure that is not a conflict, the group
+// must not be tried in parts.
 func TestFailedGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {

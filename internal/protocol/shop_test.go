@@ -96,8 +96,8 @@ func (s *shop) takesTurn(n int) bool {
 	return testenv.Thorough() || dialects[n%len(dialects)] == s.sql.Dialect()
 }
 
-// runs is takesTurn for a variant with this strategy. It chooses among the databases that the
-// strategy can run on.
+// runs is like takesTurn for a variant that uses the strategy. The variants take turns only on the
+// databases on which the strategy can run.
 func (s *shop) runs(spec assembly.Spec, n int) bool {
 	switch {
 	case !spec.NeedsRowLocks():

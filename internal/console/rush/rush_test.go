@@ -445,7 +445,7 @@ func TestStop_GivesUp(t *testing.T) {
 }
 
 // TestClose checks that Close ends a run soon, in any state, and leaves no goroutine and no file
-// behind. Neither does a shop that cannot be opened.
+// behind. A shop that cannot be opened must leave none either.
 func TestClose(t *testing.T) {
 	for _, state := range []State{Preparing, Running} {
 		t.Run(string(state), func(t *testing.T) {

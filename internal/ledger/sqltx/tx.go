@@ -15,8 +15,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// rollbackTimeout bounds a ROLLBACK. It does not run on the transaction's
-// context, which may be the reason for it.
+// rollbackTimeout bounds a ROLLBACK. The ROLLBACK does not run on the transaction's context, because
+// the end of that context may be its cause.
 const rollbackTimeout = 2 * time.Second
 
 // pool sends BEGIN together with the first statement of a transaction. In small transactions, which

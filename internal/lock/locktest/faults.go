@@ -27,7 +27,7 @@ const (
 )
 
 // endsWithin reports whether ctx ends within d. It measures in short steps. While the machine is
-// too busy to run this process, a step takes longer, and so does d.
+// too busy to run this process, a step takes longer, so the limit is longer too.
 func endsWithin(ctx context.Context, d time.Duration) bool {
 	for range d / endStep {
 		select {

@@ -319,8 +319,8 @@ func TestTurnEnds(t *testing.T) {
 	}
 }
 
-// TestTurnEnds_UnitsUnknown checks that an instance whose turn has ended refuses no take for lack
-// of units, because other instances may have returned some since. Units of takes that were refused
+// TestTurnEnds_UnitsUnknown checks that an instance whose turn has ended does not refuse a take for
+// lack of units, because other instances may have returned some since. Units of takes that were refused
 // when their turn could not begin must count as free again.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
