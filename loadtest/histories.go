@@ -103,8 +103,8 @@ func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, 
 }
 
 // run runs the parts of a history. A sound strategy first sells, gives back and changes its stock,
-// then does so again while something fails. At the end every strategy sells out,
-// so that the check detects a strategy that has refused an order while units were left.
+// then does so again while something fails. At the end every strategy sells out, so that the
+// check detects a strategy that has refused an order while units were left.
 func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, err error) {
 	hide := h.display.show(spec.Name, historyUnits, h.rec)
 	defer hide()

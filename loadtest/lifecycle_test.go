@@ -218,7 +218,7 @@ func TestCheckEarly(t *testing.T) {
 	}
 }
 
-// TestCheckUnknown audits an expired order that no 201 named.
+// TestCheckUnknown audits an expired order that is in none of the answers.
 func TestCheckUnknown(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -61,7 +61,7 @@ type Instance struct {
 }
 
 // New joins strategy s and db, the ledger with that ID, into an instance. The caller still owns the
-// gate and db, and closes them. Call Start before the first order, and Run beside the orders.
+// gate and db, and closes them. Call Start before the first order, and Run while orders are placed.
 func New(db *sqltx.DB, ledgerID uuid.UUID, s Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
 		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
@@ -106,8 +106,8 @@ func (i *Instance) Start(ctx context.Context) error {
 	return i.Reconciler.Start(ctx)
 }
 
-// Run reconciles, commits queued orders, and watches the Redis of Stores, until ctx ends.
-// Call it beside the orders, once.
+// Run reconciles, commits queued orders, and watches the Redis of Stores, until ctx ends. Call it
+// once, while orders are placed.
 func (i *Instance) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { i.Reconciler.Run(ctx) })

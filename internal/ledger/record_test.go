@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// recordingOf returns the recording of an order of one unit of each SKU.
+// recordingOf returns a recording of an order for one unit of each SKU.
 func recordingOf(skus ...stock.SKU) *recording {
 	take := takeOf(skus...)
 	return &recording{take: take, done: make(chan struct{}), order: order.Order{

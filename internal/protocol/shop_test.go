@@ -220,7 +220,7 @@ type settings struct {
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *assembly.Strategy) // replaces the gate or the cutter
 	around        faults.Around              // hook for the commands to Redis; nil: no hook
-	auditor       bool                       // the instance audits beside others, and sells nothing
+	auditor       bool                       // the instance only audits, while others sell
 	idle          bool                       // no consumer commits the queued orders, unless the test does
 	log           *slog.Logger               // nil: warnings go to the shop
 }

@@ -320,8 +320,8 @@ func TestTurnEnds(t *testing.T) {
 }
 
 // TestTurnEnds_UnitsUnknown checks that an instance whose turn has ended does not refuse a take for
-// lack of units, because other instances may have returned some since. Units of takes that were refused
-// when their turn could not begin must count as free again.
+// lack of units, because other instances may have returned some since. Units of takes that were
+// refused when their turn could not begin must count as free again.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

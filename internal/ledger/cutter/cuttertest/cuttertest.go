@@ -136,7 +136,7 @@ func sortLines(lines []line) {
 	slices.SortFunc(lines, func(a, b line) int { return strings.Compare(string(a.SKU), string(b.SKU)) })
 }
 
-// order returns the take of an order of these lines.
+// order returns a take for an order with these lines.
 func order(lines ...line) stock.Take {
 	t := stock.Take{Deduction: stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "buyer-1"}}
 	for _, l := range lines {
