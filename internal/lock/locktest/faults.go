@@ -347,8 +347,8 @@ func deletedHolder(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// waiterCutOff cuts off a waiter of an instance with a long lease, because a busy machine must
-// renew the lease in time, and some backends want an answer within a part of it.
+// waiterCutOff cuts off a waiter of an instance. The instance has a long lease, because a busy
+// machine must renew it in time, and some backends want an answer within a part of it.
 func waiterCutOff(ctx context.Context, s Subject) error {
 	name := newName()
 	instance, wire, err := s.Servers.OverWire(ctx, s.LongLease)
