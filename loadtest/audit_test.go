@@ -226,6 +226,11 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// tooManyUnits inserts two orders whose units are too many for a sum.
+const tooManyUnits = `INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at)
+		VALUES (randomblob(16), randomblob(16), 'a', 'paid', 'lua', '2026-01-01'), (randomblob(16), randomblob(16), 'b', 'paid', 'lua', '2026-01-01');
+	INSERT INTO order_lines (order_id, sku, quantity) SELECT id, 'lt-sku', 9223372036854775807 FROM orders`
+
 // TestAudit_Unreadable checks that an audit fails if one of its statements or samples does.
 func TestAudit_Unreadable(t *testing.T) {
 	t.Parallel()
@@ -235,7 +240,7 @@ func TestAudit_Unreadable(t *testing.T) {
 		sample       error
 	}{
 		{"stock", "DROP TABLE stock_parts", nil, nil},
-		{"units sold", "ALTER TABLE orders RENAME COLUMN restocked TO gone", nil, nil},
+		{"units sold", tooManyUnits, nil, nil},
 		{"answered order", "ALTER TABLE orders RENAME COLUMN buyer_id TO gone", []answer{answered(numbered(1), accepted, 201, "")}, nil},
 		{"other orders", "ALTER TABLE orders RENAME COLUMN buyer_id TO gone", nil, nil},
 		{"sample", "SELECT 1", nil, io.ErrUnexpectedEOF},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -38,7 +39,7 @@ func (l *lab) sample(ctx context.Context, rec *record, a answer) {
 	default:
 		return
 	}
-	stored, err := l.orders(ctx, []string{a.order.ID})
+	stored, err := l.ordersWith(ctx, []string{a.order.ID})
 	switch _, found := stored[a.order.ID]; {
 	case ctx.Err() != nil:
 		return
@@ -56,12 +57,9 @@ func (l *lab) sample(ctx context.Context, rec *record, a answer) {
 // String names the order in findings.
 func (o order) String() string { return fmt.Sprintf("%q for buyer %q", o.ID, o.BuyerID) }
 
-// differs describes how got differs from o, or that got does not exist. The status counts only if o
-// has one; a request has none.
-func (o order) differs(got order, found bool) results.Kind {
+// differs describes how got differs from o. The status counts only if o has one; a request has none.
+func (o order) differs(got order) results.Kind {
 	switch {
-	case !found:
-		return results.Missing
 	case got.BuyerID != o.BuyerID:
 		return results.OtherBuyer
 	case !slices.Equal(got.Lines, o.Lines):
@@ -82,13 +80,16 @@ func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku strin
 	}
 	ids := slices.Sorted(maps.Keys(promised)) // sorted, so that repeated audits name the same order first
 	for chunk := range slices.Chunk(ids, maxIDs) {
-		stored, err := l.orders(ctx, chunk)
+		stored, err := l.ordersWith(ctx, chunk)
 		if err != nil {
 			return err
 		}
 		for _, id := range chunk {
-			got, found := stored[id]
-			if kind := promised[id].differs(got, found); kind != "" {
+			kind := results.Missing
+			if got := stored[id]; got != nil {
+				kind = promised[id].differs(got.order)
+			}
+			if kind != "" {
 				rec.find(kind, promised[id].String())
 			}
 		}
@@ -104,7 +105,7 @@ func promisedOrders(rec *record) map[string]order {
 		if a.outcome != accepted && a.outcome != turnedDown {
 			continue
 		}
-		if a.order.ID == "" || a.asked.differs(a.order, true) != "" {
+		if a.order.ID == "" || a.asked.differs(a.order) != "" {
 			rec.find(results.WrongAnswer, fmt.Sprintf("%v, requested by %q", a.order, a.asked.BuyerID))
 		}
 		if a.order.ID == "" {
@@ -129,20 +130,21 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 	for _, a := range rec.answers {
 		answers[a.asked.BuyerID] = a
 	}
-	stored, err := l.liveOrders(ctx, sku)
+	stored, err := l.readOrders(ctx, "orders.id"+withSKU+" AND orders.status IN ('pending', 'paid')", sku)
 	if err != nil {
-		return fmt.Errorf("listing the orders of %s: %w", sku, err)
+		return err
 	}
 	served := make(map[string]bool) // buyers whose only request already has its order
-	for _, o := range stored {
-		if p, known := promised[o.ID]; known {
+	for id := range stored {
+		if p, known := promised[id]; known {
 			served[p.BuyerID] = true
 		}
 	}
-	for _, o := range stored {
-		if _, known := promised[o.ID]; known {
+	for _, id := range slices.Sorted(maps.Keys(stored)) {
+		if _, known := promised[id]; known {
 			continue
 		}
+		o := stored[id]
 		a, asked := answers[o.BuyerID]
 		switch {
 		case served[o.BuyerID]:
@@ -150,7 +152,7 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 		case !asked || a.outcome == accepted:
 			rec.find(results.Unasked, o.String())
 		case !a.unknown():
-			rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o, a.Failure()))
+			rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o.order, a.Failure()))
 		default:
 			served[o.BuyerID] = true
 		}
@@ -158,62 +160,48 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 	return nil
 }
 
-// liveOrders returns the pending and paid orders of the SKU, with their buyers only.
-func (l *lab) liveOrders(ctx context.Context, sku string) (stored []order, err error) {
-	err = l.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
-		var (
-			id uuid.UUID
-			o  order
-		)
-		if err := rows.Scan(&id, &o.BuyerID); err != nil {
-			return err
-		}
-		o.ID = id.String()
-		stored = append(stored, o)
-		return nil
-	}, `SELECT orders.id, orders.buyer_id FROM order_lines
-		JOIN orders ON orders.id = order_lines.order_id
-		WHERE order_lines.sku = ? AND orders.status IN ('pending', 'paid') ORDER BY orders.id`, sku)
-	return stored, err
-}
-
-// orders returns the orders with these IDs. It leaves out orders that do not exist, void
-// orders, which the service does not count as orders, and malformed IDs.
-func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error) {
+// ordersWith returns the orders with these IDs. It leaves out malformed IDs.
+func (l *lab) ordersWith(ctx context.Context, ids []string) (map[string]*storedOrder, error) {
 	var columns []any
 	for _, text := range ids {
 		if id, err := uuid.Parse(text); err == nil {
 			columns = append(columns, l.column(id))
 		}
 	}
-	found := make(map[string]order, len(columns))
-	if len(columns) == 0 {
-		return found, nil
-	}
+	return l.readOrders(ctx, "orders.id IN ?", columns)
+}
+
+// withSKU is the SQL condition that an ID belongs to an order with a line of the SKU, the parameter.
+const withSKU = " IN (SELECT order_id FROM order_lines WHERE sku = ?)"
+
+// readOrders returns the orders that meet the condition, by ID, without their history and payments.
+// It leaves out void orders, which the service does not count as orders.
+func (l *lab) readOrders(ctx context.Context, condition string, parameter any) (map[string]*storedOrder, error) {
+	stored := make(map[string]*storedOrder)
 	err := l.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
 			id       uuid.UUID
-			o        order
+			o        = &storedOrder{}
 			sku      *string
 			quantity *int64
 		)
-		if err := rows.Scan(&id, &o.BuyerID, &o.Status, &sku, &quantity); err != nil {
+		if err := rows.Scan(&id, &o.BuyerID, &o.Status, &o.payment, &o.restocked, &sku, &quantity); err != nil {
 			return err
 		}
 		o.ID = id.String()
-		o.Lines = found[o.ID].Lines
+		o = cmp.Or(stored[o.ID], o)
+		stored[o.ID] = o
 		if sku != nil {
 			o.Lines = append(o.Lines, line{SKU: *sku, Quantity: *quantity})
 		}
-		found[o.ID] = o
 		return nil
-	}, `SELECT orders.id, orders.buyer_id, orders.status, order_lines.sku, order_lines.quantity
+	}, `SELECT orders.id, orders.buyer_id, orders.status, orders.payment_id, orders.restocked, order_lines.sku, order_lines.quantity
 		FROM orders LEFT JOIN order_lines ON order_lines.order_id = orders.id
-		WHERE orders.id IN ? AND orders.status <> 'void' ORDER BY orders.id, order_lines.sku`, columns)
+		WHERE orders.status <> 'void' AND `+condition+` ORDER BY orders.id, order_lines.sku`, parameter)
 	if err != nil {
-		return nil, fmt.Errorf("looking up orders: %w", err)
+		return nil, fmt.Errorf("reading orders: %w", err)
 	}
-	return found, nil
+	return stored, nil
 }
 
 // column converts an ID to the type of the database's column.
@@ -229,7 +217,10 @@ func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]ord
 	for id, want := range promised {
 		readers.Go(func() error {
 			status, got := l.look(ctx, url, id)
-			kind := want.differs(got, status == http.StatusOK && got.ID == id)
+			kind := results.Missing
+			if status == http.StatusOK && got.ID == id {
+				kind = want.differs(got)
+			}
 			if kind == "" && want.ExpiresAt != nil && (got.ExpiresAt == nil || !got.ExpiresAt.Equal(*want.ExpiresAt)) {
 				kind = results.OtherExpiry
 			}
