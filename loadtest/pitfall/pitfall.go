@@ -28,9 +28,11 @@ type Version struct {
 	Flawed              bool
 	Needs               Server // empty if the version needs no server
 	Own                 bool   // the version kills servers, and so always starts its own
-	// Run runs the version. If it cannot, it calls Fatalf of the stage.
-	Run func(ctx context.Context, s *Stage) Damage
+	Run                 run
 }
+
+// run runs a version. If it cannot, it calls Fatalf of the stage.
+type run func(ctx context.Context, s *Stage) Damage
 
 // Server is a kind of server, named after its program.
 type Server string
