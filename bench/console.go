@@ -65,7 +65,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		r, err := l.generator.run(ctx, wrkLoad{urls: api.urls(), connections: l.Connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
+		r, err := generate(ctx, l.script, wrkLoad{urls: api.urls(), connections: l.Connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
 		ended <- outcome{r, err}
 	}()
 	time.Sleep(time.Duration(l.WarmUp) * time.Second) // the warm-up
