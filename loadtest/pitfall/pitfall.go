@@ -109,16 +109,6 @@ func Names() []string {
 	return names
 }
 
-// Find returns the pitfall with the name.
-func Find(name string) (Pitfall, bool) {
-	for _, p := range Table() {
-		if p.Name == name {
-			return p, true
-		}
-	}
-	return Pitfall{}, false
-}
-
 // maxRun bounds the run of one version.
 const maxRun = 3 * time.Minute
 
