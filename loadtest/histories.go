@@ -32,20 +32,6 @@ const (
 	historyTimeout = 10 * time.Second
 )
 
-// historyFile is the file of --history.
-type historyFile struct {
-	*history.Recorder
-	file *os.File
-}
-
-func newHistoryFile(name string) (*historyFile, error) {
-	file, err := os.Create(name)
-	if err != nil {
-		return nil, err
-	}
-	return &historyFile{history.NewRecorder(file), file}, nil
-}
-
 // historyLoad is a load whose calls are recorded, on two SKUs.
 type historyLoad struct {
 	*lifecycleLoad

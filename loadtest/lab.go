@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/history"
 	"github.com/holdfast-stock/holdfast/loadtest/report"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -45,7 +46,7 @@ type lab struct {
 	runID    string                // part of every SKU, so that runs share no SKUs
 	created  []string              // SKUs of this run
 	samples  chan struct{}         // its capacity bounds the samples under way
-	history  *historyFile          // nil without --history
+	history  *history.Recorder     // nil without --history
 }
 
 // newLab opens the stores and builds the service.
@@ -55,9 +56,12 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 		runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
 	}
 	if s.History != "" {
-		if l.history, err = newHistoryFile(s.History); err != nil {
+		file, err := os.Create(s.History)
+		if err != nil {
 			return l, commandline.Usagef("--history: %w", err)
 		}
+		t.Cleanup(func() { _ = file.Close() })
+		l.history = history.NewRecorder(file)
 	}
 	l.client, l.admin = newClients(s.AdminToken, l.history)
 	defer func() {
@@ -81,7 +85,7 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 
 // newClients returns the clients of the buyers and of the administrator. They share their
 // connections.
-func newClients(adminToken string, file *historyFile) (buyers, admin *load.Client) {
+func newClients(adminToken string, recorder *history.Recorder) (buyers, admin *load.Client) {
 	const timeout = 30 * time.Second
 	transport := &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
 	buyers = load.NewClient(transport, client.WithTryTimeout(timeout))
@@ -89,9 +93,9 @@ func newClients(adminToken string, file *historyFile) (buyers, admin *load.Clien
 	if adminToken != "" {
 		admin = load.NewClient(transport, client.WithTryTimeout(timeout), client.WithToken(adminToken))
 	}
-	if file != nil {
-		buyers.Observe(file.Observe)
-		admin.Observe(file.Observe)
+	if recorder != nil {
+		buyers.Observe(recorder.Observe)
+		admin.Observe(recorder.Observe)
 	}
 	return buyers, admin
 }
@@ -152,9 +156,6 @@ func (l *lab) buildService(stderr io.Writer) (err error) {
 
 func (l *lab) close() {
 	l.client.CloseIdleConnections()
-	if l.history != nil {
-		_ = l.history.file.Close()
-	}
 	if l.sql != nil {
 		_ = l.sql.Close()
 	}
