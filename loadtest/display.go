@@ -66,21 +66,7 @@ func bar(done, of int64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "]"
 }
 
-// done prints the result of a load in one line.
+// done prints the result of a load in one line. The table has all figures.
 func (d *display) done(r *results.Result) {
-	if r.Rate > 0 {
-		fmt.Fprintf(d.w, "%-13s %s: %s\n", r.Strategy, r.Verdict, arrivalsText(r))
-		return
-	}
-	if life := r.Lifecycle; life != nil {
-		fmt.Fprintf(d.w, "%-13s %s: %d orders: %d paid (%d revived), %d cancelled, %d expired, %d refunded; %d payments, %d refunds due\n",
-			r.Strategy, r.Verdict, life.Orders, life.Paid, life.Revived, life.Cancelled, life.Expired, life.Refunded, life.Payments, life.RefundsDue)
-		return
-	}
-	killed := ""
-	if r.Crash != nil {
-		killed = fmt.Sprintf(", %s found after kill -9", r.Kept())
-	}
-	fmt.Fprintf(d.w, "%-13s %s: %d accepted of %d units, %d oversold, %d failed, %.0f orders/s%s\n",
-		r.Strategy, r.Verdict, r.Accepted, r.Stock, r.Oversold, r.Failed, r.PerSecond, killed)
+	fmt.Fprintf(d.w, "%-13s %s: %d accepted of %d units, %d oversold, %d failed\n", r.Strategy, r.Verdict, r.Accepted, r.Stock, r.Oversold, r.Failed)
 }
