@@ -26,7 +26,7 @@ func buyers(seed, stream uint64) func() string {
 type crowd struct {
 	stop context.CancelFunc // stops the clients, so that no client sends another order
 	done <-chan struct{}    // closed when all clients have finished
-	// limited ends at --limit, or when the clients are stopped.
+	// limited ends at --limit, or when the clients have finished or are stopped.
 	limited context.Context
 	clients []*buyer
 }
@@ -53,20 +53,11 @@ func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record,
 		}
 		return pause, !rec.add(a) && a.outcome != refused
 	})
+	go func() {
+		<-c.done
+		c.stop()
+	}()
 	return c
-}
-
-// await waits until the condition is true or all clients have finished.
-func (c *crowd) await(condition func() bool) {
-	ticker := time.NewTicker(time.Millisecond)
-	defer ticker.Stop()
-	for !condition() {
-		select {
-		case <-c.done:
-			return
-		case <-ticker.C:
-		}
-	}
 }
 
 // expired reports whether --limit has passed.
@@ -123,7 +114,6 @@ func (l *lab) sellOut(ctx context.Context, spec assembly.Spec, f *fleet, part st
 	case clients.expired(), len(rec.answers) >= maxAnswers:
 		end = atLimit
 	}
-	clients.stop()
 	hide()
 	cost.stop(ctx)
 	l.repeatAll(ctx, rec, f, clients.due())
@@ -182,13 +172,16 @@ func (l *lab) crashRush(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 	clients := l.startCrowd(ctx, f, sku, rec, false)
 	defer clients.stop()
 	more := min(max(l.Stock/4, 1), maxBeforeKill)
-	clients.await(func() bool { return rec.acknowledged() >= more })
+	await := func(orders int64) {
+		repeatUntil(clients.limited, l.Limit, time.Millisecond, func() bool { return rec.acknowledged() >= orders })
+	}
+	await(more)
 	before, end := rec.acknowledged(), interrupted
 	if ctx.Err() == nil {
 		f.crash()
 		before = rec.acknowledged()
 		f.restart()
-		clients.await(func() bool { return rec.acknowledged() >= before+more })
+		await(before + more)
 		end = crashed
 	}
 	clients.stop()
