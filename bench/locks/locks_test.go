@@ -225,7 +225,7 @@ func TestTurns(t *testing.T) {
 	for _, c := range s.turns() {
 		tables = append(tables, c.contestant.backend+" "+c.arrangement.name)
 	}
-	want := append(slices.Repeat([]string{"local alone"}, 2), append(slices.Repeat([]string{"etcd 4x8"}, 4), slices.Repeat([]string{"etcd alone"}, 4)...)...)
+	want := append(slices.Repeat([]string{"local alone"}, 3), append(slices.Repeat([]string{"etcd 4x8"}, 6), slices.Repeat([]string{"etcd alone"}, 6)...)...)
 	if !slices.Equal(tables, want) {
 		t.Errorf("%q, want %q", tables, want)
 	}
