@@ -185,10 +185,10 @@ func (l *lab) compare(ctx context.Context, first, second side) error {
 			rows.Add(v.name, "failed: "+x.fault+y.fault)
 			continue
 		}
-		ratio, _ := compared(after, before, rate)
+		ratio, _ := measure.Compared(after, before, rate)
 		cells := []any{v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio)}
 		if costs {
-			more, _ := compared(after, before, cost)
+			more, _ := measure.Compared(after, before, cost)
 			cells = append(cells, whole(x.cpu()), whole(y.cpu()), fmt.Sprintf("%.2f", more),
 				table.Figure("%.1f", x.grouped), table.Figure("%.1f", y.grouped))
 		}

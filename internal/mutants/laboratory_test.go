@@ -211,7 +211,7 @@ var laboratory = []mutant{
 	{"a version that did not run did no damage", "loadtest/report/experiment.go", "v.NotRunChinese)))\n\t\t\tcontinue", "v.NotRunChinese)))", "loadtest/report TestTimelines"},
 	{"the table does not say that the run was interrupted", "loadtest/report/table.go", "if run.CutShort {", "if false {", "loadtest/report TestWriteTable"},
 	{"the headline hides overselling in a rush with repeated keys", "loadtest/results/results.go", " || r.Keys != nil && r.Keys.Surprise == s", "", "loadtest/report TestHeadline"},
-	{"a run of bench that failed is compared", "bench/table.go", "mine[i].fault != \"\" || theirs[i].fault != \"\"", "mine[i].fault != \"\"", "bench TestMedian"},
+	{"a run of bench that failed is compared", "internal/lab/measure/measure.go", "mine[i].Failed() || theirs[i].Failed()", "mine[i].Failed()", "bench TestMedian"},
 	{"an order may take a step later than a read shows", labChecker, " || slices.Contains(c.Steps, status) {", " {", "loadtest/history TestCheck/revived_by_a_payment_without_an_answer,_and_sold_again"},
 	{"a call that ends as the last read begins is decided", labChecker, "return last.Begin <= c.End", "return last.Begin < c.End", "loadtest/history TestCheck/cancelled_as_the_last_read_began"},
 	{"a lost order that was found may hold its units twice", labChecker, "len(tries) == 1 && len(sales) == 1 && !sales[0].maybe || slices", "slices", "loadtest/history TestCheck/unknown,_found,_and_undersold"},
