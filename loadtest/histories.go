@@ -36,10 +36,6 @@ const (
 type historyLoad struct {
 	*lifecycleLoad
 	random *rand.Rand
-
-	mu    sync.Mutex
-	asked map[string]bool // buyers who may have orders that no answer named
-	ids   map[string]bool // IDs of orders that an answer named
 }
 
 // runHistory runs and checks a history of a strategy. It repeats the history of a broken strategy
@@ -81,11 +77,7 @@ func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, 
 		goods: goods{units: historyUnits, coupons: historyUnits},
 	}
 	seed := l.Seed<<8 + uint64(try)
-	h := &historyLoad{
-		lifecycleLoad: v, random: rand.New(rand.NewPCG(seed, 0)),
-		asked: make(map[string]bool), ids: make(map[string]bool),
-	}
-	return h, v.create(ctx, spec, fmt.Sprintf("history%d", try), client.Setting{})
+	return &historyLoad{v, rand.New(rand.NewPCG(seed, 0))}, v.create(ctx, spec, fmt.Sprintf("history%d", try), client.Setting{})
 }
 
 // run runs the parts of a history. A sound strategy first sells, gives back and changes its stock,
@@ -241,12 +233,6 @@ func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool
 		h.followOne(limited, h.rec, &a, func(try int) string { return h.fleet.url(n + try) })
 		cancel()
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.asked[asked.BuyerID] = true
-	if a.order.ID != "" {
-		h.ids[a.order.ID] = true
-	}
 	return a
 }
 
@@ -304,18 +290,25 @@ func (h *historyLoad) rest(ctx context.Context) error {
 	return nil
 }
 
-// readOrders reads every order, and lists those of each buyer.
+// readOrders lists the orders of each buyer, and reads them and those that an answer named.
 func (h *historyLoad) readOrders(ctx context.Context) error {
 	ctx = history.As(ctx, "auditor")
 	s, err := h.client.At(h.fleet.url(0))
 	if err != nil {
 		return err
 	}
-	for buyer := range h.asked {
+	buyers, ids := make(map[string]bool), make(map[string]bool)
+	for _, a := range h.rec.answers {
+		buyers[a.asked.BuyerID] = true
+		if a.order.ID != "" {
+			ids[a.order.ID] = true
+		}
+	}
+	for buyer := range buyers {
 		err := untilRead(ctx, func() error {
 			page, err := s.ListOrders(ctx, client.OrderFilter{BuyerID: buyer})
 			for _, o := range page.Orders {
-				h.ids[o.ID] = true
+				ids[o.ID] = true
 			}
 			return err
 		})
@@ -323,7 +316,7 @@ func (h *historyLoad) readOrders(ctx context.Context) error {
 			return err
 		}
 	}
-	for id := range h.ids {
+	for id := range ids {
 		err := untilRead(ctx, func() error {
 			_, err := s.Order(ctx, id)
 			return err

@@ -113,7 +113,7 @@ func (v *lifecycleLoad) auditCounts(ctx context.Context, r *results.Result, t te
 
 // stored reads the orders of the load by ID. Every order of the load contains the product.
 func (v *lifecycleLoad) stored(ctx context.Context) (map[string]*storedOrder, error) {
-	stored, err := v.readOrders(ctx, "orders.id"+withSKU, v.goods.product)
+	stored, err := v.ordersWhere(ctx, "orders.id"+withSKU, v.goods.product)
 	if err != nil {
 		return nil, err
 	}

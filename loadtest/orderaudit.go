@@ -130,7 +130,7 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 	for _, a := range rec.answers {
 		answers[a.asked.BuyerID] = a
 	}
-	stored, err := l.readOrders(ctx, "orders.id"+withSKU+" AND orders.status IN ('pending', 'paid')", sku)
+	stored, err := l.ordersWhere(ctx, "orders.id"+withSKU+" AND orders.status IN ('pending', 'paid')", sku)
 	if err != nil {
 		return err
 	}
@@ -168,15 +168,15 @@ func (l *lab) ordersWith(ctx context.Context, ids []string) (map[string]*storedO
 			columns = append(columns, l.column(id))
 		}
 	}
-	return l.readOrders(ctx, "orders.id IN ?", columns)
+	return l.ordersWhere(ctx, "orders.id IN ?", columns)
 }
 
 // withSKU is the SQL condition that an ID belongs to an order with a line of the SKU, the parameter.
 const withSKU = " IN (SELECT order_id FROM order_lines WHERE sku = ?)"
 
-// readOrders returns the orders that meet the condition, by ID, without their history and payments.
+// ordersWhere returns the orders that meet the condition, by ID, without their history and payments.
 // It leaves out void orders, which the service does not count as orders.
-func (l *lab) readOrders(ctx context.Context, condition string, parameter any) (map[string]*storedOrder, error) {
+func (l *lab) ordersWhere(ctx context.Context, condition string, parameter any) (map[string]*storedOrder, error) {
 	stored := make(map[string]*storedOrder)
 	err := l.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
