@@ -55,7 +55,7 @@ func newLedger(t *testing.T, rec *record) *ledger {
 		http.NotFound(w, r)
 	}))
 	t.Cleanup(service.Close)
-	l := &lab{sql: sql, client: load.NewClient(http.DefaultTransport), samples: make(chan struct{}, maxSamples), display: newDisplay(t.Output())}
+	l := &lab{sql: sql, client: load.NewClient(http.DefaultTransport), samples: make(chan struct{}, maxSamples), stderr: t.Output()}
 	return &ledger{l, &fleet{urls: []string{service.URL}}}
 }
 

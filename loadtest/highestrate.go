@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
@@ -99,7 +98,7 @@ func (l *lab) highest(ctx context.Context, spec assembly.Spec, f *fleet) (*resul
 		probes: l.Probes,
 		load:   func(rate int) (*results.Result, error) { return l.arrive(ctx, spec, f, rate) },
 		holds:  func(r *results.Result) bool { return holds(r, l.P99) },
-		tell:   func(r *results.Result) { fmt.Fprintf(l.display.w, "%-13s %s\n", spec.Name, arrivalsText(r)) },
+		tell:   func(r *results.Result) { l.tell("%-13s %s\n", spec.Name, arrivalsText(r)) },
 	}
 	held, missed, ended, err := s.highest()
 	answer := cmp.Or(held, missed, ended)

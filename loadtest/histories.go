@@ -84,8 +84,7 @@ func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, 
 // then does so again while something fails. At the end every strategy sells out: a refusal while
 // units are left then cannot be explained.
 func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, err error) {
-	hide := h.display.show(spec.Name, historyUnits, h.rec)
-	defer hide()
+	h.tell("%s: loading\n", spec.Name)
 	end = soldOut
 	if spec.Sound {
 		h.part(ctx, func() bool { return true })

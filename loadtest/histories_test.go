@@ -212,7 +212,7 @@ func TestHistories_Incomplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	recorder := history.NewRecorder(file)
-	l := &lab{settings: settings{History: name}, history: recorder, display: newDisplay(io.Discard)}
+	l := &lab{settings: settings{History: name}, history: recorder, stderr: io.Discard}
 	h := &historyLoad{lifecycleLoad: &lifecycleLoad{lab: l, rec: newRecord()}, random: rand.New(rand.NewPCG(1, 1))}
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()

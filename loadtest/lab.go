@@ -32,12 +32,11 @@ import (
 // command line names none.
 type lab struct {
 	settings
-	t       testenv.T
-	args    []string
-	stdout  io.Writer
-	display *display
-	client  *load.Client
-	admin   *load.Client // sends requests with --admin-token
+	t              testenv.T
+	args           []string
+	stdout, stderr io.Writer
+	client         *load.Client
+	admin          *load.Client // sends requests with --admin-token
 
 	sql      *store.SQL            // nil if the audit cannot read the database
 	redis    redis.UniversalClient // nil if the audit cannot read the gate
@@ -52,7 +51,7 @@ type lab struct {
 // newLab opens the stores and builds the service.
 func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout, stderr io.Writer) (l *lab, err error) {
 	l = &lab{
-		settings: s, t: t, args: args, stdout: stdout, display: newDisplay(stderr), samples: make(chan struct{}, maxSamples),
+		settings: s, t: t, args: args, stdout: stdout, stderr: stderr, samples: make(chan struct{}, maxSamples),
 		runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
 	}
 	if s.History != "" {
@@ -80,7 +79,7 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 	if len(s.Targets) > 0 || s.clean {
 		return l, nil
 	}
-	return l, l.buildService(stderr)
+	return l, l.buildService()
 }
 
 // newClients returns the clients of the buyers and of the administrator. They share their
@@ -144,9 +143,9 @@ func withFlag(flag string, err error) error {
 }
 
 // buildService builds the service, unless --api names a program.
-func (l *lab) buildService(stderr io.Writer) (err error) {
+func (l *lab) buildService() (err error) {
 	if l.API == "" {
-		fmt.Fprintln(stderr, "building ./cmd/api")
+		l.tell("building ./cmd/api\n")
 		l.program = testenv.Build(l.t, "./cmd/api")
 	} else if l.program, err = filepath.Abs(l.API); err != nil {
 		return fmt.Errorf("--api: %w", err)
@@ -167,6 +166,19 @@ func (l *lab) close() {
 	}
 }
 
+// tell reports progress.
+func (l *lab) tell(format string, args ...any) { fmt.Fprintf(l.stderr, format, args...) }
+
+// hasColors reports whether w is a terminal that understands escape codes, and NO_COLOR is not set.
+func hasColors(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" || os.Getenv("NO_COLOR") != "" {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
 // run loads the strategies, prints the table, writes the report and deletes the rows of
 // the run. It returns errBroken if a promise was broken.
 func (l *lab) run(ctx context.Context) error {
@@ -180,7 +192,8 @@ func (l *lab) run(ctx context.Context) error {
 			if ctx.Err() != nil && result.Verdict == results.AsPromised && !l.knownToOversell(spec) {
 				result.Verdict = results.Undecided // a load that should follow the rush did not run
 			}
-			l.display.done(result)
+			l.tell("%-13s %s: %d accepted of %d units, %d oversold, %d failed\n",
+				result.Strategy, result.Verdict, result.Accepted, result.Stock, result.Oversold, result.Failed)
 			run.Strategies = append(run.Strategies, *result)
 		}
 		if ctx.Err() != nil {
@@ -188,7 +201,7 @@ func (l *lab) run(ctx context.Context) error {
 			break
 		}
 	}
-	report.WriteTable(l.stdout, run, isTerminal(l.stdout) && os.Getenv("NO_COLOR") == "")
+	report.WriteTable(l.stdout, run, hasColors(l.stdout))
 	err := writeReport(l.Out, run)
 	broken := run.Count(results.Broken) > 0
 	err = errors.Join(err, l.tidy(context.WithoutCancel(ctx), broken))

@@ -100,11 +100,10 @@ func (l *lab) runLifecycle(ctx context.Context, spec assembly.Spec, f *fleet) (*
 	v.watch = l.startWatch(ctx, spec, f, v.goods.product, v.goods.coupon)
 	defer v.watch.end()
 	cost := l.startMeter(ctx, f.pids())
-	hide := l.display.show(spec.Name, l.Stock, v.rec)
+	l.tell("%s: loading\n", spec.Name)
 	v.order(ctx)
 	v.owners.Wait()
 	v.repeatAll(ctx, v.rec, v.fleet, v.due) // the repeats come after all changes of the orders
-	hide()
 	cost.stop(ctx)
 	r := l.newResult(spec, v.rec, l.Stock)
 	r.Describe("orders for %v, %d clients, payment window %v", "下单持续 %v，%d 个客户端，付款时限 %v", 2*l.PaymentWindow, l.Clients, l.PaymentWindow)

@@ -865,7 +865,7 @@ func openLoad(service http.Handler, s settings) (*lab, *fleet) {
 		return w.Result(), nil
 	}))
 	s.Targets = []string{"http://shop"}
-	return &lab{client: c, admin: c, display: newDisplay(io.Discard), settings: s}, &fleet{urls: s.Targets}
+	return &lab{client: c, admin: c, stderr: io.Discard, settings: s}, &fleet{urls: s.Targets}
 }
 
 // TestSearch_Refused searches for the highest rate of a shop. At the second rate that the search

@@ -102,7 +102,7 @@ const maxParallelPitfalls = 4
 
 // run runs the chosen pitfalls, prints them in their order and adds them to the report.
 func (s *pitfallSettings) run(ctx context.Context, args []string, stdout io.Writer) error {
-	timelines, err := report.NewTimelines(stdout, s.chinese(), isTerminal(stdout) && os.Getenv("NO_COLOR") == "")
+	timelines, err := report.NewTimelines(stdout, s.chinese(), hasColors(stdout))
 	if err != nil {
 		return err
 	}

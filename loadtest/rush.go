@@ -104,7 +104,7 @@ func (l *lab) sellOut(ctx context.Context, spec assembly.Spec, f *fleet, part st
 	if !measured {
 		name += ", repeated keys"
 	}
-	hide := l.display.show(name, units, rec)
+	l.tell("%s: loading\n", name)
 	clients := l.startCrowd(ctx, f, sku, rec, measured)
 	<-clients.done
 	end := soldOut
@@ -114,7 +114,6 @@ func (l *lab) sellOut(ctx context.Context, spec assembly.Spec, f *fleet, part st
 	case clients.expired(), len(rec.answers) >= maxAnswers:
 		end = atLimit
 	}
-	hide()
 	cost.stop(ctx)
 	l.repeatAll(ctx, rec, f, clients.due())
 	l.follow(ctx, rec, f)
@@ -168,7 +167,7 @@ func (l *lab) crashRush(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 		return nil, err
 	}
 	rec := newRecord()
-	hide := l.display.show(spec.Name+", kill -9", l.Stock, rec)
+	l.tell("%s, kill -9: loading\n", spec.Name)
 	clients := l.startCrowd(ctx, f, sku, rec, false)
 	defer clients.stop()
 	more := min(max(l.Stock/4, 1), maxBeforeKill)
@@ -186,7 +185,6 @@ func (l *lab) crashRush(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 	}
 	clients.stop()
 	<-clients.done
-	hide()
 	l.repeatAll(ctx, rec, f, clients.due())
 	l.follow(ctx, rec, f)
 	result := l.newResult(spec, rec, l.Stock)
