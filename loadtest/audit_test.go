@@ -316,16 +316,18 @@ func TestClean(t *testing.T) {
 	}
 }
 
+// newSearch returns a search for the highest rate with a p99 of 50 ms.
+func newSearch() *search {
+	return &search{lab: &lab{settings: settings{Probes: 3, P99: 50 * time.Millisecond}, stderr: io.Discard}}
+}
+
 // TestProbes checks that the majority of the probes of a rate decide.
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	loads := map[int][]float64{ // p99s of the loads of each rate, in order
 		50: {10, 90, 20}, 100: {90, 30, 20}, 200: {10, 80, 70}, 150: {60, 61}, 125: {40, 45}, 137: {99, 98}, 131: {10, 11},
 	}
-	s := &search{
-		probes: 3, tell: func(*results.Result) {},
-		holds: func(r *results.Result) bool { return *r.P99 <= 50 },
-	}
+	s := newSearch()
 	s.load = func(rate int) (*results.Result, error) {
 		if len(loads[rate]) == 0 {
 			t.Fatalf("the rate %d is loaded too often", rate)
@@ -334,7 +336,7 @@ func TestProbes(t *testing.T) {
 		loads[rate] = loads[rate][1:]
 		return &results.Result{Rate: rate, P99: new(p99), Verdict: results.AsPromised}, nil
 	}
-	held, missed, ended, err := s.highest()
+	held, missed, ended, err := s.bisect()
 	if err != nil || ended != nil || held == nil || missed == nil || held.Rate != 131 || missed.Rate != 137 {
 		t.Fatalf("held %v, missed %v, ended %v: %v", held, missed, ended, err)
 	}
@@ -357,11 +359,11 @@ func TestProbes(t *testing.T) {
 func TestProbes_Broken(t *testing.T) {
 	t.Parallel()
 	loads := []string{results.AsPromised, results.AsPromised, results.AsPromised, results.Broken}
-	s := &search{probes: 3, tell: func(*results.Result) {}, holds: func(*results.Result) bool { return true }}
+	s := newSearch()
 	s.load = func(rate int) (*results.Result, error) {
-		return &results.Result{Rate: rate, Verdict: loads[len(s.all)]}, nil
+		return &results.Result{Rate: rate, P99: new(0.0), Verdict: loads[len(s.all)]}, nil
 	}
-	if _, _, ended, err := s.highest(); err != nil || ended == nil || ended.Verdict != results.Broken {
+	if _, _, ended, err := s.bisect(); err != nil || ended == nil || ended.Verdict != results.Broken {
 		t.Errorf("ended %v: %v", ended, err)
 	}
 }

@@ -127,7 +127,7 @@ var laboratory = []mutant{
 	{"no gate needs a count", labJudge, "gated: spec.HasGate() && l.redis != nil", "gated: false", "loadtest TestTerms"},
 	{"the report has the password of ZooKeeper", labFlags, "case at >= 0: // user", "case false: // user", "loadtest TestRedacted"},
 	{"units may stay in flight after a crash", labJudge, "t.ending == crashed && *r.InFlight > 0", "false", "loadtest TestJudge"},
-	{"one probe decides", labSearch, "2*len(held) < s.probes && 2*len(missed) < s.probes", "len(held)+len(missed) < 1", "loadtest TestProbes"},
+	{"one probe decides", labSearch, "2*len(held) < s.Probes && 2*len(missed) < s.Probes", "len(held)+len(missed) < 1", "loadtest TestProbes"},
 	{"the folder of the report is not checked", labLab, "if s.Out != \"\" {", "if false {", "loadtest TestUsage"},
 	{"a payment answered 200 need not pay the order", labLifecycle, "return !o.paidBy(c.payment)", "return false", "loadtest TestCheckOrders/answered_paid_for_both_payments"},
 	{"a payment answered due may pay the order", labLifecycle, "return o.paidBy(c.payment)", "return false", "loadtest TestCheckOrders/answered_paid_and_due"},
