@@ -359,12 +359,12 @@ func (l *lab) loadFleet(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 		return l.arrive(ctx, spec, f, l.Rate)
 	}
 	for try := 1; ; try++ {
-		result, conclusive, err := l.rush(ctx, spec, f, try)
+		result, conclusive, err := l.rush(ctx, spec, f, fmt.Sprint(try), l.Stock, true)
 		switch {
 		case err != nil, ctx.Err() != nil, l.knownToOversell(spec) && (conclusive || try == maxTries):
 			return result, err
 		case conclusive || try == maxTries:
-			keys, err := l.keysRush(ctx, spec, f)
+			keys, _, err := l.rush(ctx, spec, f, "keys", min(l.Stock, maxKeysStock), false)
 			if keys != nil {
 				judgeKeys(result, keys)
 			}

@@ -71,27 +71,17 @@ func (c *crowd) due() (all []sent) {
 	return all
 }
 
+// maxKeysStock bounds the units of a rush with repeated keys.
+const maxKeysStock = 1000
+
 // rush is the closed load: each client orders one unit after the other until it is
 // refused. It shows how fast a strategy sells and whether it oversells, but not how long
 // buyers wait at a given rate. For conclusive see judge.
-func (l *lab) rush(ctx context.Context, spec assembly.Spec, f *fleet, try int) (result *results.Result, conclusive bool, err error) {
-	return l.sellOut(ctx, spec, f, fmt.Sprint(try), l.Stock, true)
-}
-
-// maxKeysStock bounds the units of a keysRush.
-const maxKeysStock = 1000
-
-// keysRush is a rush in which orders are repeated under their keys while units are left,
-// so that a repeat could become a second order. It is not measured: a repeat costs more
-// than an order, and would slow the strategies by different amounts.
-func (l *lab) keysRush(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
-	result, _, err := l.sellOut(ctx, spec, f, "keys", min(l.Stock, maxKeysStock), false)
-	return result, err
-}
-
-// sellOut lets the clients order until they are refused. Unless the load is measured,
-// they also repeat orders meanwhile.
-func (l *lab) sellOut(ctx context.Context, spec assembly.Spec, f *fleet, part string, units int64, measured bool) (result *results.Result, conclusive bool, err error) {
+//
+// A rush that is not measured repeats orders under their keys while units are left, so that a
+// repeat could become a second order. A repeat costs more than an order, and would slow the
+// strategies by different amounts.
+func (l *lab) rush(ctx context.Context, spec assembly.Spec, f *fleet, part string, units int64, measured bool) (result *results.Result, conclusive bool, err error) {
 	sku, err := l.createStock(ctx, f, spec, part, units)
 	if err != nil {
 		return nil, false, err

@@ -69,7 +69,7 @@ var laboratory = []mutant{
 	{"a request with a key is not repeated when its outcome is unknown", labKeys, "if p.key != \"\" && first.outcome == failed", "if p.key == \"-\" && first.outcome == failed", "loadtest TestUnknownIsRepeated/placed"},
 	{"an unknown outcome that was resolved is forgotten", labKeys, "rec.heard(got)\n", "\n", "loadtest TestUnknownIsRepeated/placed"},
 	{"orders are repeated while the rush is measured", labKeys, "if c.measured && p.repeat != never {", "if false {", "loadtest TestClientRepeats/measured_true"},
-	{"orders are repeated only after the stock is sold out", labLab, "keys, err := l.keysRush(ctx, spec, f)\n\t\t\tif keys != nil {", "keys, err := l.keysRush(ctx, spec, f)\n\t\t\tif false {", "loadtest TestLiars/makes-a-second-order-of-one-replay-in-ten"},
+	{"orders are repeated only after the stock is sold out", labLab, "keys, _, err := l.rush(ctx, spec, f, \"keys\", min(l.Stock, maxKeysStock), false)\n\t\t\tif keys != nil {", "keys, _, err := l.rush(ctx, spec, f, \"keys\", min(l.Stock, maxKeysStock), false)\n\t\t\tif false {", "loadtest TestLiars/makes-a-second-order-of-one-replay-in-ten"},
 	{"no order is repeated after an open load", labArrivals, "l.repeatAll(ctx, rec, f, repeated)", "_ = repeated", "loadtest TestOpenLoad"},
 	{"unknown outcomes have no limit", labJudge, "!t.faulty && r.Uncertain > most", "false", "loadtest TestTargets/does_not_know"},
 	{"unknown outcomes of calls have no limit", labCalls, "v.rec.heard(a)\n", "\n", "loadtest TestLifecycleLiars/is-unavailable-after-every-fifth-call"},
