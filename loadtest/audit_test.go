@@ -27,11 +27,10 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// ledger is a lab with a SQLite ledger that the test fills. Its service answers GET with the orders
+// ledger is a load with a SQLite ledger that the test fills. Its service answers GET with the orders
 // that the record's answers contain.
 type ledger struct {
-	*lab
-	fleet *fleet
+	*loading
 }
 
 func newLedger(t *testing.T, rec *record) *ledger {
@@ -56,7 +55,7 @@ func newLedger(t *testing.T, rec *record) *ledger {
 	}))
 	t.Cleanup(service.Close)
 	l := &lab{sql: sql, client: load.NewClient(http.DefaultTransport), samples: make(chan struct{}, maxSamples), stderr: t.Output()}
-	return &ledger{l, &fleet{urls: []string{service.URL}}}
+	return &ledger{&loading{lab: l, fleet: &fleet{urls: []string{service.URL}}, rec: rec, sku: "lt-sku"}}
 }
 
 // emptyLedger returns the file of a ledger without orders. Migrating one takes longer than
@@ -191,7 +190,7 @@ func TestCheckAnswers(t *testing.T) {
 			for _, o := range test.more {
 				l.store(t, o)
 			}
-			if err := l.checkAnswers(t.Context(), rec, l.fleet, "lt-sku"); err != nil {
+			if err := l.checkAnswers(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			expectKinds(t, rec, test.want)
@@ -205,22 +204,22 @@ func TestSample(t *testing.T) {
 	rec := newRecord()
 	l := newLedger(t, rec)
 	a := answered(numbered(1), accepted, 201, "")
-	l.sample(t.Context(), rec, a)
+	l.sample(t.Context(), a)
 	if found := rec.found(); len(found) != 1 || found[0].Kind != results.Early || rec.sampled != 1 {
 		t.Errorf("before the commit: %v, %d sampled", found, rec.sampled)
 	}
 	l.store(t, a.order)
-	l.sample(t.Context(), rec, a)
+	l.sample(t.Context(), a)
 	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampled != 2 {
 		t.Errorf("after the commit: %v, %d sampled", found, rec.sampled)
 	}
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
-	if l.sample(interrupted, rec, a); rec.sampled != 2 || rec.sampleErr != nil {
+	if l.sample(interrupted, a); rec.sampled != 2 || rec.sampleErr != nil {
 		t.Errorf("after an interrupt: %d sampled, %v", rec.sampled, rec.sampleErr)
 	}
 	l.exec(t, "DROP TABLE order_lines")
-	l.sample(t.Context(), rec, a)
+	l.sample(t.Context(), a)
 	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampleErr == nil {
 		t.Errorf("when orders cannot be read: %v, %v", found, rec.sampleErr)
 	}
@@ -252,7 +251,7 @@ func TestAudit_Unreadable(t *testing.T) {
 			l := newLedger(t, rec)
 			l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES ('lt-sku', 'product', 1, 0)")
 			l.exec(t, test.change)
-			if l.audit(t.Context(), &results.Result{Stock: 1}, rec, l.fleet, "lt-sku", settled{0, counts.agree}) == nil {
+			if l.audit(t.Context(), &results.Result{Stock: 1}, settled{0, counts.agree}) == nil {
 				t.Error("no error")
 			}
 		})
@@ -272,10 +271,10 @@ func TestGuardRefusals(t *testing.T) {
 		defer instance.Close()
 		urls = append(urls, instance.URL)
 	}
-	l := &lab{settings: settings{Guard: true}}
+	l := &loading{lab: &lab{settings: settings{Guard: true}}, spec: mustFind(t, "lua")}
 	for n, want := range []string{"4", table.Unknown, table.Unknown} {
-		f := &fleet{urls: []string{urls[0], urls[n]}}
-		if got := table.Optional("%d", l.guardRefusals(t.Context(), mustFind(t, "lua"), f)); got != want {
+		l.fleet = &fleet{urls: []string{urls[0], urls[n]}}
+		if got := table.Optional("%d", l.guardRefusals(t.Context())); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

@@ -57,7 +57,7 @@ func (l *lab) tryHistory(ctx context.Context, spec assembly.Spec, f *fleet, try 
 		return nil, false, err
 	}
 	end, err := h.run(ctx, spec)
-	r := l.newResult(spec, h.rec, 2*historyUnits)
+	r := h.newResult(2 * historyUnits)
 	r.Describe("a history, %d clients", "调用历史，%d 个客户端", historyClients)
 	r.History = &results.History{}
 	if err != nil {
@@ -73,11 +73,11 @@ func (l *lab) tryHistory(ctx context.Context, spec assembly.Spec, f *fleet, try 
 
 func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, try int) (*historyLoad, error) {
 	v := &lifecycleLoad{
-		lab: l, fleet: f, rec: newRecord(), slots: make(chan struct{}, historyClients), calls: make(map[string][]call),
+		slots: make(chan struct{}, historyClients), calls: make(map[string][]call),
 		goods: goods{units: historyUnits, coupons: historyUnits},
 	}
 	seed := l.Seed<<8 + uint64(try)
-	return &historyLoad{v, rand.New(rand.NewPCG(seed, 0))}, v.create(ctx, spec, fmt.Sprintf("history%d", try), client.Setting{})
+	return &historyLoad{v, rand.New(rand.NewPCG(seed, 0))}, v.create(ctx, l, spec, f, fmt.Sprintf("history%d", try), client.Setting{})
 }
 
 // run runs the parts of a history. A sound strategy first sells, gives back and changes its stock,
@@ -225,11 +225,11 @@ func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool
 	if p.repeat == later || !repeats {
 		p.repeat = never
 	}
-	a := h.place(ctx, h.rec, h.fleet, n, asked, p).answer
+	a := h.place(ctx, n, asked, p).answer
 	h.rec.add(a)
 	if a.outcome == queued {
 		limited, cancel := context.WithTimeout(ctx, followLimit)
-		h.followOne(limited, h.rec, &a, func(try int) string { return h.fleet.url(n + try) })
+		h.followOne(limited, &a, func(try int) string { return h.fleet.url(n + try) })
 		cancel()
 	}
 	return a

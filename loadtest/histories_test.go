@@ -213,7 +213,7 @@ func TestHistories_Incomplete(t *testing.T) {
 	}
 	recorder := history.NewRecorder(file)
 	l := &lab{settings: settings{History: name}, history: recorder, stderr: io.Discard}
-	h := &historyLoad{lifecycleLoad: &lifecycleLoad{lab: l, rec: newRecord()}, random: rand.New(rand.NewPCG(1, 1))}
+	h := &historyLoad{lifecycleLoad: &lifecycleLoad{loading: &loading{lab: l, rec: newRecord()}}, random: rand.New(rand.NewPCG(1, 1))}
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := h.run(interrupted, assembly.Spec{}); !errors.Is(err, context.Canceled) {

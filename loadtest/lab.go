@@ -372,10 +372,3 @@ func (l *lab) loadFleet(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 		}
 	}
 }
-
-// createStock creates a SKU for one load and returns its name.
-func (l *lab) createStock(ctx context.Context, f *fleet, spec assembly.Spec, part string, units int64) (sku string, err error) {
-	sku = fmt.Sprintf(prefix+"%s-%s-%s", l.runID, spec.Name, part)
-	l.created = append(l.created, sku) // the SKU may exist even if the call fails
-	return sku, l.admin.Create(ctx, f.url(0), sku, client.Setting{Kind: client.Product, Total: units})
-}

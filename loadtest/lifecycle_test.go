@@ -24,7 +24,7 @@ func newTestLoad(t *testing.T) (*lifecycleLoad, *ledger) {
 	rec := newRecord()
 	l := newLedger(t, rec)
 	return &lifecycleLoad{
-		lab: l.lab, fleet: l.fleet, rec: rec, calls: make(map[string][]call),
+		loading: l.loading, calls: make(map[string][]call),
 		goods: goods{product: "lt-sku", coupon: "lt-sku-coupon"}, buyers: []string{numbered(1).BuyerID},
 	}, l
 }
@@ -164,7 +164,7 @@ func TestLifecycleAudit(t *testing.T) {
 			t.Parallel()
 			v, l := newTestLoad(t)
 			v.PaymentWindow, v.goods.units, v.goods.coupons, v.rec.sampleErr = time.Second, 1, 1, test.sample
-			v.watch = v.startWatch(t.Context(), assembly.Spec{}, v.fleet)
+			v.watch = v.startWatch(t.Context())
 			o := numbered(1)
 			payment := paymentIDs(o.ID)[0]
 			o.Status, o.Lines = "paid", append(o.Lines, line{SKU: v.goods.coupon, Quantity: 1})

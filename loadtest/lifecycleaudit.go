@@ -410,7 +410,7 @@ func (v *lifecycleLoad) readAll(ctx context.Context, stored map[string]*storedOr
 			orders[o.ID] = o
 		}
 	}
-	v.readBack(ctx, v.rec, orders, v.fleet.url(0))
+	v.readBack(ctx, orders, v.fleet.url(0))
 }
 
 // countEnds counts the ends of the orders and their payments.

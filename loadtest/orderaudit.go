@@ -29,7 +29,7 @@ const (
 
 // sample looks up an order right after its 201, when the order must be committed. It does nothing
 // if maxSamples other samples are under way.
-func (l *lab) sample(ctx context.Context, rec *record, a answer) {
+func (l *loading) sample(ctx context.Context, a answer) {
 	if l.sql == nil || a.outcome != accepted {
 		return
 	}
@@ -44,13 +44,13 @@ func (l *lab) sample(ctx context.Context, rec *record, a answer) {
 	case ctx.Err() != nil:
 		return
 	case err == nil && !found:
-		rec.find(results.Early, a.order.String())
+		l.rec.find(results.Early, a.order.String())
 	}
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	rec.sampled++
-	if rec.sampleErr == nil {
-		rec.sampleErr = err
+	l.rec.mu.Lock()
+	defer l.rec.mu.Unlock()
+	l.rec.sampled++
+	if l.rec.sampleErr == nil {
+		l.rec.sampleErr = err
 	}
 }
 
@@ -72,9 +72,9 @@ func (o order) differs(got order) results.Kind {
 
 // checkAnswers compares every 201 and 202 with its request, with the other answers and with the
 // stores. It then compares every order in the ledger with the answers.
-func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku string) error {
-	promised := promisedOrders(rec)
-	l.readBack(ctx, rec, promised, f.url(0))
+func (l *loading) checkAnswers(ctx context.Context) error {
+	promised := promisedOrders(l.rec)
+	l.readBack(ctx, promised, l.fleet.url(0))
 	if l.sql == nil {
 		return nil
 	}
@@ -90,11 +90,11 @@ func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku strin
 				kind = promised[id].differs(got.order)
 			}
 			if kind != "" {
-				rec.find(kind, promised[id].String())
+				l.rec.find(kind, promised[id].String())
 			}
 		}
 	}
-	return l.checkLedger(ctx, rec, promised, sku)
+	return l.checkLedger(ctx, promised)
 }
 
 // promisedOrders returns the orders of all 201s by ID: the lines and buyer of the request, and the
@@ -125,12 +125,12 @@ func promisedOrders(rec *record) map[string]order {
 // checkLedger looks for orders of the SKU that no answer named. Only a request with an unknown
 // outcome may have such an order. Each buyer has one request, which may have been repeated under
 // its key.
-func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]order, sku string) error {
-	answers := make(map[string]answer, len(rec.answers))
-	for _, a := range rec.answers {
+func (l *loading) checkLedger(ctx context.Context, promised map[string]order) error {
+	answers := make(map[string]answer, len(l.rec.answers))
+	for _, a := range l.rec.answers {
 		answers[a.asked.BuyerID] = a
 	}
-	stored, err := l.ordersWhere(ctx, "orders.id"+withSKU+" AND orders.status IN ('pending', 'paid')", sku)
+	stored, err := l.ordersWhere(ctx, "orders.id"+withSKU+" AND orders.status IN ('pending', 'paid')", l.sku)
 	if err != nil {
 		return err
 	}
@@ -148,11 +148,11 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 		a, asked := answers[o.BuyerID]
 		switch {
 		case served[o.BuyerID]:
-			rec.find(results.Doubled, o.String())
+			l.rec.find(results.Doubled, o.String())
 		case !asked || a.outcome == accepted:
-			rec.find(results.Unasked, o.String())
+			l.rec.find(results.Unasked, o.String())
 		case !a.unknown():
-			rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o.order, a.Failure()))
+			l.rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o.order, a.Failure()))
 		default:
 			served[o.BuyerID] = true
 		}
@@ -211,7 +211,7 @@ func (l *lab) column(id uuid.UUID) any {
 
 // readBack reads every promised order from the service. Without a database, this is the
 // only check of the orders.
-func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]order, url string) {
+func (l *loading) readBack(ctx context.Context, promised map[string]order, url string) {
 	var readers errgroup.Group
 	readers.SetLimit(maxReaders)
 	for id, want := range promised {
@@ -228,7 +228,7 @@ func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]ord
 				kind = results.Unread
 			}
 			if kind != "" {
-				rec.find(kind, want.String())
+				l.rec.find(kind, want.String())
 			}
 			return nil
 		})

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
@@ -22,6 +23,22 @@ func buyers(seed, stream uint64) func() string {
 	return func() string { return fmt.Sprintf(prefix+"%016x", random.Uint64()) }
 }
 
+// loading is one load on a fleet.
+type loading struct {
+	*lab
+	spec  assembly.Spec
+	fleet *fleet
+	rec   *record
+	sku   string // the SKU of all its orders; of a lifecycle load, the product
+}
+
+// begin creates the units of a load.
+func (l *lab) begin(ctx context.Context, spec assembly.Spec, f *fleet, part string, units int64) (*loading, error) {
+	x := &loading{lab: l, spec: spec, fleet: f, rec: newRecord(), sku: fmt.Sprintf(prefix+"%s-%s-%s", l.runID, spec.Name, part)}
+	l.created = append(l.created, x.sku) // the SKU may exist even if the call fails
+	return x, l.admin.Create(ctx, f.url(0), x.sku, client.Setting{Kind: client.Product, Total: units})
+}
+
 // crowd is the clients of a rush. Each has one order under way.
 type crowd struct {
 	stop context.CancelFunc // stops the clients, so that no client sends another order
@@ -33,25 +50,25 @@ type crowd struct {
 
 // startCrowd starts the clients. A client finishes when it is refused, at the limit, or
 // when the record is full. measured says that repeats wait for the end of the load.
-func (l *lab) startCrowd(ctx context.Context, f *fleet, sku string, rec *record, measured bool) *crowd {
+func (l *loading) startCrowd(ctx context.Context, measured bool) *crowd {
 	c := &crowd{}
 	c.limited, c.stop = context.WithTimeout(ctx, l.Limit)
 	names := make([]func() string, l.Clients)
 	for i := range l.Clients {
 		names[i] = buyers(l.Seed, uint64(i))
-		c.clients = append(c.clients, &buyer{lab: l, fleet: f, rec: rec, measured: measured})
+		c.clients = append(c.clients, &buyer{loading: l, measured: measured})
 	}
 	c.done = load.Crowd(c.limited, l.Clients, func(i, n int) (pause time.Duration, more bool) {
 		name := names[i]()
-		a := c.clients[i].order(ctx, i+n, oneUnit(name, sku), name)
+		a := c.clients[i].order(ctx, i+n, oneUnit(name, l.sku), name)
 		if n%sampleEvery == 0 {
-			l.sample(ctx, rec, a)
-			l.sampleQueued(ctx, rec, f.url(i+n+1), a)
+			l.sample(ctx, a)
+			l.sampleQueued(ctx, l.fleet.url(i+n+1), a)
 		}
 		if a.outcome == failed {
 			pause = load.FailurePause
 		}
-		return pause, !rec.add(a) && a.outcome != refused
+		return pause, !l.rec.add(a) && a.outcome != refused
 	})
 	go func() {
 		<-c.done
@@ -82,41 +99,41 @@ const maxKeysStock = 1000
 // repeat could become a second order. A repeat costs more than an order, and would slow the
 // strategies by different amounts.
 func (l *lab) rush(ctx context.Context, spec assembly.Spec, f *fleet, part string, units int64, measured bool) (result *results.Result, conclusive bool, err error) {
-	sku, err := l.createStock(ctx, f, spec, part, units)
+	x, err := l.begin(ctx, spec, f, part, units)
 	if err != nil {
 		return nil, false, err
 	}
-	watch := l.startWatch(ctx, spec, f, sku)
+	watch := x.startWatch(ctx, x.sku)
 	defer watch.end()
-	cost := l.startMeter(ctx, f.pids())
-	rec := newRecord()
+	cost := x.startMeter(ctx)
+	x.rec.start = time.Now() // of the orders
 	name := spec.Name
 	if !measured {
 		name += ", repeated keys"
 	}
 	l.tell("%s: loading\n", name)
-	clients := l.startCrowd(ctx, f, sku, rec, measured)
+	clients := x.startCrowd(ctx, measured)
 	<-clients.done
 	end := soldOut
 	switch {
 	case ctx.Err() != nil:
 		end = interrupted
-	case clients.expired(), len(rec.answers) >= maxAnswers:
+	case clients.expired(), len(x.rec.answers) >= maxAnswers:
 		end = atLimit
 	}
 	cost.stop(ctx)
-	l.repeatAll(ctx, rec, f, clients.due())
-	l.follow(ctx, rec, f)
-	result = l.newResult(spec, rec, units)
+	x.repeatAll(ctx, clients.due())
+	x.follow(ctx)
+	result = x.newResult(units)
 	result.Describe("rush, %d clients", "抢购，%d 个客户端", l.Clients)
 	if measured {
-		addTimes(result, rec)
+		addTimes(result, x.rec)
 		cost.addTo(result)
 	} else {
 		result.Describe(", repeating orders under their keys", "，并用同一幂等键重复下单")
 	}
 	ctx = context.WithoutCancel(ctx) // audit an interrupted load too
-	if err := l.audit(ctx, result, rec, f, sku, settledAfterLoad(spec)); err != nil {
+	if err := x.audit(ctx, result, settledAfterLoad(spec)); err != nil {
 		return result, false, err
 	}
 	watch.addTo(ctx, result)
@@ -127,15 +144,15 @@ func (l *lab) rush(ctx context.Context, spec assembly.Spec, f *fleet, part strin
 }
 
 // newResult returns a result with the numbers of answers. It is undecided until it is judged.
-func (l *lab) newResult(spec assembly.Spec, rec *record, stock int64) *results.Result {
+func (l *loading) newResult(stock int64) *results.Result {
 	instances := l.Instances
 	if len(l.Targets) > 0 {
 		instances = len(l.Targets)
 	}
 	return &results.Result{
-		Strategy: spec.Name, Sound: spec.Sound, Instances: instances, Stock: stock,
-		Accepted: rec.accepted.Load(), Queued: rec.queued.Load(), TurnedDown: rec.turnedDown.Load(),
-		Refused: rec.refused.Load(), Failed: rec.failed.Load(), Failures: rec.failures,
+		Strategy: l.spec.Name, Sound: l.spec.Sound, Instances: instances, Stock: stock,
+		Accepted: l.rec.accepted.Load(), Queued: l.rec.queued.Load(), TurnedDown: l.rec.turnedDown.Load(),
+		Refused: l.rec.refused.Load(), Failed: l.rec.failed.Load(), Failures: l.rec.failures,
 		Verdict: results.Undecided,
 	}
 }
@@ -152,34 +169,33 @@ const (
 // recovery has resolved the takes that the instance left, every order that was accepted
 // must exist, and no unit may be missing or sold twice.
 func (l *lab) crashRush(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
-	sku, err := l.createStock(ctx, f, spec, "crash", l.Stock)
+	x, err := l.begin(ctx, spec, f, "crash", l.Stock)
 	if err != nil {
 		return nil, err
 	}
-	rec := newRecord()
 	l.tell("%s, kill -9: loading\n", spec.Name)
-	clients := l.startCrowd(ctx, f, sku, rec, false)
+	clients := x.startCrowd(ctx, false)
 	defer clients.stop()
 	more := min(max(l.Stock/4, 1), maxBeforeKill)
 	await := func(orders int64) {
-		repeatUntil(clients.limited, l.Limit, time.Millisecond, func() bool { return rec.acknowledged() >= orders })
+		repeatUntil(clients.limited, l.Limit, time.Millisecond, func() bool { return x.rec.acknowledged() >= orders })
 	}
 	await(more)
-	before, end := rec.acknowledged(), interrupted
+	before, end := x.rec.acknowledged(), interrupted
 	if ctx.Err() == nil {
 		f.crash()
-		before = rec.acknowledged()
+		before = x.rec.acknowledged()
 		f.restart()
 		await(before + more)
 		end = crashed
 	}
 	clients.stop()
 	<-clients.done
-	l.repeatAll(ctx, rec, f, clients.due())
-	l.follow(ctx, rec, f)
-	result := l.newResult(spec, rec, l.Stock)
+	x.repeatAll(ctx, clients.due())
+	x.follow(ctx)
+	result := x.newResult(l.Stock)
 	result.Describe("rush, %d clients, an instance killed after %d orders", "抢购，%d 个客户端，%d 单之后强杀一个实例", l.Clients, before)
-	if err := l.audit(context.WithoutCancel(ctx), result, rec, f, sku, settled{recoveryLimit, counts.agree}); err != nil {
+	if err := x.audit(context.WithoutCancel(ctx), result, settled{recoveryLimit, counts.agree}); err != nil {
 		return result, err
 	}
 	judge(result, l.terms(spec, end))
