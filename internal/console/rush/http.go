@@ -1,11 +1,9 @@
 package rush
 
 import (
-	"crypto/subtle"
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 
 	"github.com/go-json-experiment/json"
 
@@ -15,63 +13,29 @@ import (
 const (
 	// Path is where the Runner is mounted.
 	Path = "/console/rush"
-	// secretHeader has the secret of the run. Without it, nobody can order in the run.
-	secretHeader = "Holdfast-Rush"
 	// maxBody bounds the body of a request that starts a run, in bytes.
 	maxBody = 4 << 10
 )
 
-// runPath returns the path of the service that the clients of a run call.
-func runPath(id string) string { return Path + "/runs/" + id }
-
-// ServeHTTP answers requests for Path and the paths below it:
+// ServeHTTP answers requests for Path:
 //
-//	GET    Path   what can be run, and the progress of the last run
-//	POST   Path   starts a run
-//	DELETE Path   stops it
-//	POST   Path/runs/{id}/orders   an order of the run's own clients
+//	GET    what can be run, and the progress of the last run
+//	POST   starts a run
+//	DELETE stops it
 //
-// The caller decides who may send them, and refuses bodies that are not JSON. Orders are accepted
-// only during a run, and only with its secret, which only its clients know. All other orders are
-// answered 404.
+// The caller decides who may send them, and refuses bodies that are not JSON.
 func (r *Runner) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	switch {
-	case q.URL.Path != Path:
-		r.placeOrder(w, q)
-	case q.Method == http.MethodGet || q.Method == http.MethodHead:
+	switch q.Method {
+	case http.MethodGet, http.MethodHead:
 		r.show(w)
-	case q.Method == http.MethodPost:
+	case http.MethodPost:
 		r.start(w, q)
-	case q.Method == http.MethodDelete:
+	case http.MethodDelete:
 		r.halt(w, q)
 	default:
 		w.Header().Set("Allow", "GET, HEAD, POST, DELETE")
 		console.WriteProblem(w, http.StatusMethodNotAllowed, "method-not-allowed", "Method not allowed", "The path does not support this method.")
 	}
-}
-
-// placeOrder passes an order of the run's clients to its shop.
-func (r *Runner) placeOrder(w http.ResponseWriter, q *http.Request) {
-	last := r.current()
-	if last == nil || q.Method != http.MethodPost || q.URL.Path != runPath(last.id)+"/orders" || !last.knows(q.Header) {
-		notFound(w)
-		return
-	}
-	entered := last.enter()
-	if entered == nil {
-		notFound(w)
-		return
-	}
-	defer last.serving.Done()
-	inside := new(http.Request)
-	*inside = *q
-	inside.URL = &url.URL{Path: "/orders"}
-	entered.handler.ServeHTTP(w, inside)
-}
-
-// knows reports whether the header has the secret of the run.
-func (r *run) knows(h http.Header) bool {
-	return subtle.ConstantTimeCompare([]byte(h.Get(secretHeader)), []byte(r.secret)) == 1
 }
 
 // overview is the answer to GET.
@@ -164,8 +128,4 @@ func writeError(w http.ResponseWriter, err error) {
 	default: // ErrUnavailable
 		console.WriteProblem(w, http.StatusConflict, "rush-unavailable", "Rushes are not available", err.Error())
 	}
-}
-
-func notFound(w http.ResponseWriter) {
-	console.WriteProblem(w, http.StatusNotFound, "not-found", "Not found", "There is no such path.")
 }

@@ -1,12 +1,11 @@
 // Package rush runs a rush that a visitor of the console starts: N clients order M
 // units, one each, until they are told that the units are sold out. Each run has a
 // service of its own on fresh embedded stores, with the chosen strategy and without a
-// guard. Its clients order over the real HTTP port of the process.
+// guard. Its clients order over HTTP, at a port of its own.
 package rush
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -130,19 +129,9 @@ func (s Settings) check() (assembly.Spec, error) {
 
 // Options configure a Runner.
 type Options struct {
-	// Unavailable says why this service runs no rushes. If it is empty, the service runs rushes,
-	// and the other fields must be set.
+	// Unavailable says why this service runs no rushes. If it is empty, the service runs rushes.
 	Unavailable string
-	// URL is the address of this process's HTTP server as clients on this machine reach
-	// it, for example http://127.0.0.1:8080. The server must pass requests for
-	// Path and all paths below it to the Runner.
-	URL string
-	// TLS configures the clients if URL begins with https.
-	TLS *tls.Config
-	// AdminToken is sent by the clients if it is not empty, so that the server can restrict
-	// everything under Path to administrators.
-	AdminToken string
-	Log        *slog.Logger
+	Log         *slog.Logger
 }
 
 // Runner runs one rush at a time. It is an http.Handler, see ServeHTTP. It is safe for
