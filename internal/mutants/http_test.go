@@ -88,7 +88,7 @@ var httpAPI = []mutant{
 	{"SIGTERM does not lower readyz", serve, "ready.Store(false)", "", "cmd/api TestDrainDelay/ASecondSignalEndsIt"},
 	{"a second signal is ignored", "cmd/api/main.go", "\t\t<-signals\n\t\tos.Exit(exitCode(errSecondSignal, os.Stderr))\n", "", "cmd/api TestDrainDelay/ASecondSignalEndsIt"},
 	{"no drain delay", serve, "case <-time.After(delay):", "case <-time.After(0):", "cmd/api TestDrain_RequestOnItsWay"},
-	{"null is a rush without settings", rushHTTP, "if given == nil || err != nil", "if err != nil", "internal/console/rush TestBadRequests"},
+	{"null is a rush without settings", rushHTTP, "case given == nil || err != nil:", "case err != nil:", "internal/console/rush TestBadRequests"},
 	{"two rushes at once", rush, "case r.last != nil && !r.last.over():", "case false:", "internal/console/rush TestOneAtATime"},
 	{"a rush closes its stores under an order", "internal/console/rush/shop.go", "return s.server.Shutdown(ctx)", "return s.server.Close()", "internal/console/rush TestLastOrder"},
 	{"a rush reports what it believes", rushRun, "r.p.Sold = sold", "r.p.Sold = min(sold, r.p.Units)", "internal/console/rush TestStrategies/none"},

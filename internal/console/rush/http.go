@@ -59,39 +59,59 @@ func (r *Runner) show(w http.ResponseWriter) {
 		Available: r.o.Unavailable == "", Reason: r.o.Unavailable, Strategies: strategies(), Defaults: Defaults(),
 		Limits: limits{MaxClients, MaxUnits, int(MaxDuration.Seconds())},
 	}
-	if p, ok := r.Current(); ok {
+	if p, ok := r.progress(); ok {
 		o.Current = &p
 	}
 	console.WriteJSON(w, http.StatusOK, "application/json", o)
 }
 
 func (r *Runner) start(w http.ResponseWriter, q *http.Request) {
-	settings, err := decode(http.MaxBytesReader(w, q.Body, maxBody))
+	settings, wrong := decode(http.MaxBytesReader(w, q.Body, maxBody))
 	var p Progress
-	if err == nil {
-		p, err = r.Start(settings)
+	if wrong == nil {
+		p, wrong = r.begin(settings)
 	}
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	console.WriteJSON(w, http.StatusAccepted, "application/json", p)
+	answer(w, http.StatusAccepted, p, wrong)
 }
 
 func (r *Runner) halt(w http.ResponseWriter, q *http.Request) {
-	p, err := r.Stop(q.Context())
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	console.WriteJSON(w, http.StatusOK, "application/json", p)
+	p, wrong := r.stop(q.Context())
+	answer(w, http.StatusOK, p, wrong)
 }
 
-// errMalformed means that a body is not exactly one JSON value.
-var errMalformed = errors.New("the body must be exactly one JSON object")
+// answer answers with the progress, or with what is wrong.
+func answer(w http.ResponseWriter, status int, p Progress, wrong *problem) {
+	if wrong != nil {
+		console.WriteProblem(w, wrong.status, wrong.name, wrong.title, wrong.detail, wrong.fields...)
+		return
+	}
+	console.WriteJSON(w, status, "application/json", p)
+}
+
+// problem is why a request is refused.
+type problem struct {
+	status              int
+	name, title, detail string
+	fields              []console.FieldError
+}
+
+var (
+	malformed = &problem{http.StatusBadRequest, "malformed", "Malformed request", "The body must be exactly one JSON object.", nil}
+	tooLarge  = &problem{http.StatusRequestEntityTooLarge, "too-large", "Body too large", "The body is too large.", nil}
+	running   = &problem{http.StatusConflict, "rush-running", "A rush is running", "One rush runs at a time. Wait for it, or stop it.", nil}
+	noRun     = &problem{http.StatusConflict, "no-rush", "No rush", "No rush was started.", nil}
+)
+
+func invalid(fields ...console.FieldError) *problem {
+	return &problem{http.StatusUnprocessableEntity, "invalid", "Invalid request", "Some fields are invalid. Nothing was done.", fields}
+}
+
+func unavailable(why string) *problem {
+	return &problem{http.StatusConflict, "rush-unavailable", "Rushes are not available", "rushes are not available: " + why, nil}
+}
 
 // decode reads the settings. Missing settings get their defaults.
-func decode(body io.Reader) (Settings, error) {
+func decode(body io.Reader) (Settings, *problem) {
 	settings := Defaults()
 	given := &settings // JSON null sets it to nil, and is not an object
 	err := json.UnmarshalRead(body, &given, json.RejectUnknownMembers(true))
@@ -103,29 +123,13 @@ func decode(body io.Reader) (Settings, error) {
 		case field == "strategy":
 			detail = "must be a string"
 		}
-		return settings, Invalid{{Field: field, Detail: detail}}
+		return settings, invalid(console.FieldError{Field: field, Detail: detail})
 	}
-	if given == nil || err != nil && !errors.As(err, new(*http.MaxBytesError)) {
-		err = errMalformed
-	}
-	return settings, err
-}
-
-// writeError answers a request that failed with err.
-func writeError(w http.ResponseWriter, err error) {
-	var wrong Invalid
 	switch {
-	case errors.As(err, &wrong):
-		console.WriteProblem(w, http.StatusUnprocessableEntity, "invalid", "Invalid request", "Some fields are invalid. Nothing was done.", wrong...)
-	case errors.Is(err, errMalformed):
-		console.WriteProblem(w, http.StatusBadRequest, "malformed", "Malformed request", "The body must be exactly one JSON object.")
 	case errors.As(err, new(*http.MaxBytesError)):
-		console.WriteProblem(w, http.StatusRequestEntityTooLarge, "too-large", "Body too large", "The body is too large.")
-	case errors.Is(err, ErrRunning):
-		console.WriteProblem(w, http.StatusConflict, "rush-running", "A rush is running", "One rush runs at a time. Wait for it, or stop it.")
-	case errors.Is(err, ErrNoRun):
-		console.WriteProblem(w, http.StatusConflict, "no-rush", "No rush", "No rush was started.")
-	default: // ErrUnavailable
-		console.WriteProblem(w, http.StatusConflict, "rush-unavailable", "Rushes are not available", err.Error())
+		return settings, tooLarge
+	case given == nil || err != nil:
+		return settings, malformed
 	}
+	return settings, nil
 }

@@ -6,7 +6,6 @@ package rush
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -80,26 +79,6 @@ type Progress struct {
 	P99MS           float64 `json:"p99_ms"`
 }
 
-var (
-	// ErrRunning means that a run is under way.
-	ErrRunning = errors.New("a rush is running")
-	// ErrUnavailable means that this service does not run rushes.
-	ErrUnavailable = errors.New("rushes are not available")
-	// ErrNoRun means that no run was started yet.
-	ErrNoRun = errors.New("no rush was started")
-)
-
-// Invalid lists the settings that are out of bounds: the field, and what is wrong.
-type Invalid []console.FieldError
-
-func (i Invalid) Error() string {
-	var parts []string
-	for _, e := range i {
-		parts = append(parts, e.Field+" "+e.Detail)
-	}
-	return strings.Join(parts, "; ")
-}
-
 // strategies returns the names of the strategies that a rush can run.
 func strategies() (names []string) {
 	for _, spec := range assembly.EmbeddedStrategies() {
@@ -109,8 +88,8 @@ func strategies() (names []string) {
 }
 
 // check returns what is wrong with the settings.
-func (s Settings) check() (assembly.Spec, error) {
-	var wrong Invalid
+func (s Settings) check() (assembly.Spec, *problem) {
+	var wrong []console.FieldError
 	spec, ok := assembly.FindStrategy(s.Strategy)
 	if !ok || spec.NeedsRowLocks() { // a rush has embedded stores
 		wrong = append(wrong, console.FieldError{Field: "strategy", Detail: "must be one of " + strings.Join(strategies(), ", ")})
@@ -122,7 +101,7 @@ func (s Settings) check() (assembly.Spec, error) {
 		wrong = append(wrong, console.FieldError{Field: "units", Detail: fmt.Sprintf("must be between 1 and %d", MaxUnits)})
 	}
 	if wrong != nil {
-		return spec, wrong
+		return spec, invalid(wrong...)
 	}
 	return spec, nil
 }
@@ -157,13 +136,10 @@ func New(ctx context.Context, o Options) *Runner {
 // once, before the first run.
 func (r *Runner) Notify(f func(Progress)) { r.notify = f }
 
-// Start starts a run and returns its progress.
-//
-// Errors: ErrUnavailable, ErrRunning, Invalid. ErrUnavailable also means that the
-// process is stopping.
-func (r *Runner) Start(s Settings) (Progress, error) {
+// begin starts a run and returns its progress.
+func (r *Runner) begin(s Settings) (Progress, *problem) {
 	if r.o.Unavailable != "" {
-		return Progress{}, fmt.Errorf("%w: %s", ErrUnavailable, r.o.Unavailable)
+		return Progress{}, unavailable(r.o.Unavailable)
 	}
 	spec, err := s.check()
 	if err != nil {
@@ -173,9 +149,9 @@ func (r *Runner) Start(s Settings) (Progress, error) {
 	defer r.mu.Unlock()
 	switch {
 	case r.ctx.Err() != nil:
-		return Progress{}, fmt.Errorf("%w: the service is stopping", ErrUnavailable)
+		return Progress{}, unavailable("the service is stopping")
 	case r.last != nil && !r.last.over():
-		return Progress{}, ErrRunning
+		return Progress{}, running
 	case r.last != nil && r.last.over():
 		<-r.last.done // its last notification may be under way
 	}
@@ -192,9 +168,9 @@ func (r *Runner) current() *run {
 	return r.last
 }
 
-// Current returns the progress of the run that was started last. It may be over. ok is
+// progress returns the progress of the run that was started last. It may be over. ok is
 // false if none was started.
-func (r *Runner) Current() (p Progress, ok bool) {
+func (r *Runner) progress() (p Progress, ok bool) {
 	last := r.current()
 	if last == nil {
 		return p, false
@@ -202,14 +178,12 @@ func (r *Runner) Current() (p Progress, ok bool) {
 	return last.progress(), true
 }
 
-// Stop stops the run that is under way, waits until it is over or ctx ends, and returns
+// stop stops the run that is under way, waits until it is over or ctx ends, and returns
 // its progress. It does nothing to a run that is over.
-//
-// Errors: ErrNoRun.
-func (r *Runner) Stop(ctx context.Context) (Progress, error) {
+func (r *Runner) stop(ctx context.Context) (Progress, *problem) {
 	last := r.current()
 	if last == nil {
-		return Progress{}, ErrNoRun
+		return Progress{}, noRun
 	}
 	last.cancel()
 	select {

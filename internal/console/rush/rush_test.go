@@ -92,7 +92,7 @@ func (b *bench) await(t *testing.T, what string, condition func(Progress) bool) 
 				return p
 			}
 		case <-ctx.Done():
-			p, _ := b.Current()
+			p, _ := b.progress()
 			t.Fatalf("not %s: %+v", what, p)
 		}
 	}
@@ -116,8 +116,8 @@ func TestNotificationsInOrder(t *testing.T) {
 	b.Notify(func(p Progress) {
 		if p.State.final() && !first.Swap(true) {
 			go func() {
-				if _, err := b.Start(again); err != nil {
-					t.Errorf("the next run: %v", err)
+				if _, err := b.begin(again); err != nil {
+					t.Errorf("the next run: %+v", err)
 				}
 				started.Store(true)
 			}()
@@ -192,7 +192,7 @@ func TestProgress(t *testing.T) {
 		t.Errorf("first: %+v", first)
 	}
 	last := b.awaitEnd(t)
-	if p, ok := b.Current(); !ok || p != last {
+	if p, ok := b.progress(); !ok || p != last {
 		t.Errorf("afterwards: %+v, want %+v", p, last)
 	}
 	if len(b.events) > 0 {
@@ -282,7 +282,7 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s %.40s: %d %s", test.method, test.body, status, answer)
 		}
 	}
-	if _, ok := b.Current(); ok {
+	if _, ok := b.progress(); ok {
 		t.Error("one of them started a run")
 	}
 }
@@ -363,7 +363,7 @@ func TestStop_GivesUp(t *testing.T) {
 		r.last = newRun(r.ctx, Options{}, r.notify, assembly.Spec{}, Defaults())
 		ctx, giveUp := context.WithCancel(t.Context())
 		giveUp()
-		if p, err := r.Stop(ctx); err != nil || p.State != Preparing || r.last.ctx.Err() == nil {
+		if p, err := r.stop(ctx); err != nil || p.State != Preparing || r.last.ctx.Err() == nil {
 			t.Errorf("%+v, %v", p, err)
 		}
 	})
@@ -381,7 +381,7 @@ func TestClose(t *testing.T) {
 			b.start(t, Settings{"lock", MaxClients, MaxUnits})
 			b.await(t, string(state), func(p Progress) bool { return p.State == state })
 			b.Close() // Close must not mark an ended run as stopped
-			if p, _ := b.Current(); p.State != Stopped || p.Oversold != 0 {
+			if p, _ := b.progress(); p.State != Stopped || p.Oversold != 0 {
 				t.Errorf("%+v", p)
 			}
 			if status, answer := b.call(t, http.MethodPost, b.url, `{}`); status != http.StatusConflict || !strings.Contains(answer, "stopping") {
