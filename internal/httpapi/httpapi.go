@@ -237,7 +237,6 @@ func (a *api) addConsole(e *gin.Engine) {
 	e.GET(consolePath+"rush", a.adminOnly, console)
 	e.POST(consolePath+"rush", a.adminOnly, a.jsonOnly, console)
 	e.DELETE(consolePath+"rush", a.adminOnly, console)
-	e.POST(consolePath+"rush/*run", a.adminOnly, a.jsonOnly, console) // the orders of a rush
 }
 
 const consolePath, consoleAssets = "/console/", "/console/assets/*file"
