@@ -55,8 +55,9 @@ func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int
 	cost := x.startMeter(ctx)
 	x.rec.start = time.Now() // of the orders
 	due := int64(l.Duration) * int64(rate) / int64(time.Second)
-	l.tell("%s: loading\n", spec.Name)
+	stop := x.showProgress(spec.Name)
 	late, repeated := x.attack(ctx, rate, due)
+	stop()
 	cost.stop(ctx)
 	x.repeatAll(ctx, repeated)
 	x.follow(ctx)

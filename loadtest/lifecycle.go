@@ -98,10 +98,11 @@ func (l *lab) runLifecycle(ctx context.Context, spec assembly.Spec, f *fleet) (*
 	v.watch = v.startWatch(ctx, v.goods.product, v.goods.coupon)
 	defer v.watch.end()
 	cost := v.startMeter(ctx)
-	l.tell("%s: loading\n", spec.Name)
+	stop := v.showProgress(spec.Name)
 	v.order(ctx)
 	v.owners.Wait()
 	v.repeatAll(ctx, v.due) // the repeats come after all changes of the orders
+	stop()
 	cost.stop(ctx)
 	r := v.newResult(l.Stock)
 	r.Describe("orders for %v, %d clients, payment window %v", "下单持续 %v，%d 个客户端，付款时限 %v", 2*l.PaymentWindow, l.Clients, l.PaymentWindow)

@@ -868,6 +868,23 @@ func openLoad(service http.Handler, s settings) (*lab, *fleet) {
 	return &lab{client: c, admin: c, stderr: io.Discard, settings: s}, &fleet{urls: s.Targets}
 }
 
+// TestShowProgress checks that a long load reports its orders while it runs.
+func TestShowProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var says bytes.Buffer
+		l := &loading{lab: &lab{stderr: &says}, rec: newRecord()}
+		l.rec.add(answered(numbered(1), accepted, 201, ""))
+		stop := l.showProgress("lua")
+		time.Sleep(3*progressEvery - 1)
+		stop()
+		time.Sleep(progressEvery)
+		if want := "lua: loading\n" + strings.Repeat("lua: 1 accepted, 0 refused, 0 failed so far\n", 2); says.String() != want {
+			t.Errorf("%s", says.String())
+		}
+	})
+}
+
 // TestSearch_Refused searches for the highest rate of a shop. At the second rate that the search
 // tries, the shop refuses orders although there is more stock. It serves 1000 orders a second, so
 // that a search that does not notice the refusals ends soon.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/holdfast-stock/holdfast/client"
@@ -111,9 +112,10 @@ func (l *lab) rush(ctx context.Context, spec assembly.Spec, f *fleet, part strin
 	if !measured {
 		name += ", repeated keys"
 	}
-	l.tell("%s: loading\n", name)
+	stop := x.showProgress(name)
 	clients := x.startCrowd(ctx, measured)
 	<-clients.done
+	stop()
 	end := soldOut
 	switch {
 	case ctx.Err() != nil:
@@ -141,6 +143,32 @@ func (l *lab) rush(ctx context.Context, spec assembly.Spec, f *fleet, part strin
 		result.Undersold = 0 // a repeat may hold a unit for a moment, and the last clients may be refused because of it
 	}
 	return result, judge(result, l.terms(spec, end)), nil
+}
+
+// progressEvery is the time between two lines about a load.
+const progressEvery = 10 * time.Second
+
+// showProgress reports that the load named so has begun, and how far it is, until stop is called.
+func (l *loading) showProgress(name string) (stop func()) {
+	l.tell("%s: loading\n", name)
+	ctx, cancel := context.WithCancel(context.Background())
+	var showing sync.WaitGroup
+	showing.Go(func() {
+		ticker := time.NewTicker(progressEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				l.tell("%s: %d accepted, %d refused, %d failed so far\n", name, l.rec.acknowledged(), l.rec.refused.Load(), l.rec.failed.Load())
+			}
+		}
+	})
+	return func() {
+		cancel()
+		showing.Wait()
+	}
 }
 
 // newResult returns a result with the numbers of answers. It is undecided until it is judged.
