@@ -17,7 +17,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/go-playground/validator/v10"
 
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -38,12 +37,8 @@ type fieldError struct {
 // order are in orderRules: one call of the validator instead of one for each field.
 type (
 	orderBody struct {
-		BuyerID string     `json:"buyer_id"`
-		Lines   []lineBody `json:"lines"`
-	}
-	lineBody struct {
-		SKU      stock.SKU `json:"sku"`
-		Quantity int64     `json:"quantity"`
+		BuyerID string       `json:"buyer_id"`
+		Lines   []stock.Line `json:"lines"`
 	}
 	paymentBody struct {
 		PaymentID string `json:"payment_id" binding:"id"`
@@ -74,15 +69,6 @@ type optional[T any] struct {
 func (o *optional[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	o.given = true
 	return json.UnmarshalDecode(d, &o.value)
-}
-
-// request returns the order that the body asks for.
-func (b *orderBody) request() order.Request {
-	r := order.Request{Buyer: b.BuyerID, Lines: make([]stock.Line, len(b.Lines))}
-	for i, line := range b.Lines {
-		r.Lines[i] = stock.Line(line)
-	}
-	return r
 }
 
 // setting returns the setting that the body asks for.
@@ -177,7 +163,7 @@ func orderRules(s validator.StructLevel) {
 		}
 	}
 	for i, line := range b.Lines {
-		if line.SKU != "" && slices.ContainsFunc(b.Lines[:i], func(other lineBody) bool { return other.SKU == line.SKU }) {
+		if line.SKU != "" && slices.ContainsFunc(b.Lines[:i], func(other stock.Line) bool { return other.SKU == line.SKU }) {
 			s.ReportError(line.SKU, lineField(i, "sku"), "SKU", "distinct", "")
 		}
 	}

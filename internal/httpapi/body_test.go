@@ -41,7 +41,7 @@ func bindBody(data []byte, body any) (whole bool, bad []fieldError) {
 func bindOrder(data []byte) (req order.Request, whole bool, bad []fieldError) {
 	var body orderBody
 	whole, bad = bindBody(data, &body)
-	return body.request(), whole, bad
+	return order.Request{Buyer: body.BuyerID, Lines: body.Lines}, whole, bad
 }
 
 // surrogates matches escapes that may be half of a surrogate pair. encoding/json

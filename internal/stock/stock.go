@@ -54,10 +54,10 @@ func alphanumeric(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-// Line asks for units of one SKU.
+// Line asks for units of one SKU. Its names in JSON are part of the HTTP contract.
 type Line struct {
-	SKU      SKU
-	Quantity int64 // 1 to MaxQuantity
+	SKU      SKU   `json:"sku"`
+	Quantity int64 `json:"quantity"` // 1 to MaxQuantity
 }
 
 // Deduction is one order's request for units: all lines or none.
