@@ -129,7 +129,7 @@ func newValidator() *validator.Validate {
 	rules := map[string]validator.Func{
 		"id":    func(f validator.FieldLevel) bool { return stock.ValidID(f.Field().String()) },
 		"kind":  func(f validator.FieldLevel) bool { return stock.Kind(f.Field().String()).Valid() },
-		"count": func(f validator.FieldLevel) bool { return between(0, f.Field().Int(), stock.MaxTotal) },
+		"count": func(f validator.FieldLevel) bool { return f.Field().Int() >= 0 && f.Field().Int() <= stock.MaxTotal },
 	}
 	for name, rule := range rules {
 		if err := v.RegisterValidation(name, rule); err != nil {
@@ -141,8 +141,6 @@ func newValidator() *validator.Validate {
 	return v
 }
 
-func between(least, n, most int64) bool { return least <= n && n <= most }
-
 // orderRules checks the fields of an order, and that the SKU of each line differs from
 // those of the earlier lines.
 func orderRules(s validator.StructLevel) {
@@ -150,7 +148,7 @@ func orderRules(s validator.StructLevel) {
 	if !stock.ValidID(b.BuyerID) {
 		s.ReportError(b.BuyerID, "buyer_id", "BuyerID", "id", "")
 	}
-	if !between(1, int64(len(b.Lines)), stock.MaxLines) {
+	if len(b.Lines) == 0 || len(b.Lines) > stock.MaxLines {
 		s.ReportError(b.Lines, "lines", "Lines", "lines", "")
 		return // stops here, so that thousands of lines are not compared
 	}
@@ -158,7 +156,7 @@ func orderRules(s validator.StructLevel) {
 		if !stock.ValidID(string(line.SKU)) {
 			s.ReportError(line.SKU, lineField(i, "sku"), "SKU", "id", "")
 		}
-		if !between(1, line.Quantity, stock.MaxQuantity) {
+		if line.Quantity < 1 || line.Quantity > stock.MaxQuantity {
 			s.ReportError(line.Quantity, lineField(i, "quantity"), "Quantity", "quantity", "")
 		}
 	}
@@ -207,15 +205,6 @@ type strictJSON struct{ validate *validator.Validate }
 // Name implements binding.Binding.
 func (strictJSON) Name() string { return "json" }
 
-// Bind implements binding.Binding.
-func (s strictJSON) Bind(r *http.Request, body any) error {
-	data, err := readAll(r)
-	if err != nil {
-		return err
-	}
-	return s.BindBody(data, body)
-}
-
 // readAll reads a whole body of at most maxBody bytes. The length is known unless the
 // body comes in chunks.
 func readAll(r *http.Request) ([]byte, error) {
@@ -233,15 +222,19 @@ func readAll(r *http.Request) ([]byte, error) {
 // errNoBody: there must be a body.
 var errNoBody = errors.New("the body is empty")
 
-// BindBody implements binding.BindingBody.
-func (s strictJSON) BindBody(data []byte, body any) error {
+// Bind implements binding.Binding.
+func (s strictJSON) Bind(r *http.Request, body any) error {
+	data, err := readAll(r)
+	if err != nil {
+		return err
+	}
 	if len(data) == 0 {
 		if _, may := body.(*emptyBody); may {
 			return nil
 		}
 		return errNoBody
 	}
-	err := json.Unmarshal(data, body, json.RejectUnknownMembers(true))
+	err = json.Unmarshal(data, body, json.RejectUnknownMembers(true))
 	if err == nil && jsontext.Value(data).Kind() != jsontext.KindBeginObject { // null
 		err = &json.SemanticError{GoType: reflect.TypeOf(body).Elem()}
 	}
