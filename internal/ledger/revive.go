@@ -55,7 +55,7 @@ func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, pa
 		if err != nil {
 			return err
 		}
-		if !decisions[0].Taken() {
+		if !decisions[0].Taken {
 			return decisions[0].Reason()
 		}
 		updated, err := tx.ExecAll(ctx, updateOrder(tx.Dialect(), o))

@@ -110,7 +110,7 @@ var placing = []mutant{
 	{"recovery gives back what is open", recovery, "case out.Refused():\n\t\terr, ended =", "case out.Refused(), out.Unknown():\n\t\terr, ended =", "internal/protocol TestOpenOutcomeGivesNothingBack/SQLite"},
 	{"an open take waits for its deadline", takes, "r.leaveOpen(&openTake{t, false})", "", "internal/reconcile TestOpenTakeIsRetried"},
 	{"unanswered is committed", outcomes, "unknown   outcomeKind = iota // the order may be committed, now or later\n\tcommitted                    // the ledger has the order", "committed   outcomeKind = iota\n\tunknown", "internal/order TestUnansweredIsUnknown"},
-	{"undecided is taken", decisions, "return d.taken }", "return d.reason == nil }", "internal/ledger/cutter TestUndecided"},
+	{"an undecided take was taken", decisions, "!d.Taken && d.reason == nil", "false", "internal/ledger/cutter TestUndecided"},
 	{"duplicates in a failed group get no outcome", record, "refuse(repeats, err)\n\t\t\tbreak", "break", "internal/ledger TestFailedGroup/SQLite"},
 	{"a taken primary key answered as sold out", record, "r.answer(order.Duplicate(o))", "r.answer(order.Refused(stock.Refuse(r.take.Lines[0].SKU, stock.ErrSoldOut)))", "internal/protocol TestSlowTwin/SQLite"},
 	{"a refused key is not looked up", service, `if r.Key != "" {

@@ -42,15 +42,6 @@ func (c merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes 
 	return plan, nil
 }
 
-// AllTaken returns n decisions that the units were taken.
-func AllTaken(n int) []Decision {
-	decisions := make([]Decision, n)
-	for i := range decisions {
-		decisions[i] = Taken()
-	}
-	return decisions
-}
-
 // rowKind is a kind of row that one UPDATE takes units from.
 type rowKind struct {
 	table string
