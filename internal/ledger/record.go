@@ -112,7 +112,7 @@ func (l *Ledger) runGroup(rs []*recording) {
 	if len(rs) == 0 {
 		return
 	}
-	own := &slowGroup{skus: stock.SKUsOf(takesOf(rs)...)}
+	own := new(slowGroup)
 	done := make(chan struct{})
 	l.groups.Go(func() {
 		defer close(done)
@@ -128,7 +128,7 @@ func (l *Ledger) runGroup(rs []*recording) {
 		return
 	case <-patience.C:
 	}
-	if !l.slow.add(own) {
+	if !l.slow.add(own, stock.SKUsOf(takesOf(rs)...)) {
 		<-done
 	}
 }
