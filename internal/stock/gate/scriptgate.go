@@ -147,7 +147,7 @@ func (b *cutBatch) call(ctx context.Context, counter *Counter) *call {
 		names = append(names, counter.journalKey(), counter.queuedKey(), counter.markKey())
 		args = append(args, strconv.Itoa(b.cuts[0].journal.limit))
 	}
-	return newCall(ctx, &counter.scripts().take, names, args)
+	return newCall(ctx, &counter.scripts.Load().take, names, args)
 }
 
 // answer sets each cut's answer from the reply of take.lua.
