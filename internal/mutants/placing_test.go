@@ -220,6 +220,7 @@ var placing = []mutant{
 	{"orders that a slow group sets free get no answer", slowGroups, "range l.slow.keepOnly(own, locked) {", "range l.slow.keepOnly(own, locked)[:0] {", "internal/ledger TestLockedRowInAGroup/MariaDB"},
 	{"a new epoch goes on with the additions of the one before", epochs, "\t\trow.Changes = 0\n", "", "internal/ledger TestRaiseEpochs/SQLite"},
 	{"a generation uses an epoch of the next one", "internal/stock/generation.go", "next > last {", "next > last+1 {", "internal/stock TestRenew"},
+	{"a group whose locked SKUs are known holds all its SKUs once it is slow", slowGroups, "if g.skus == nil {", "if true {", "internal/ledger TestSlowGroups_LockedSKUsOnly"},
 	{"a slow group keeps the SKUs that are not locked", slowGroups, "return !slices.Contains(locked, sku) }", "return false }", "internal/ledger TestSlowGroupsEnd"},
 	{"a revival that could not be blocked counts as refused", resolving, "if err = l.blockRevivals(ctx, d.OrderID); err == nil {", "if err = l.blockRevivals(ctx, d.OrderID); true {", "internal/ledger TestFaults_NotBlocked"},
 	{"a vanished duplicate counts as refused", resolving, "return order.Unknown(fmt.Errorf(\"order %s is not found, but its ID is taken\", d.OrderID))", "return order.Refused(errVoided)", "internal/protocol TestVanishedDuplicate"},
