@@ -60,7 +60,7 @@ func TestAcceptedOrders(t *testing.T) {
 		rs[n].order.ID = uuid.UUID{0: id}
 	}
 	sorted := []*order.Order{&rs[2].order, &rs[0].order, &rs[1].order}
-	if accepted := acceptedOrders(rs, cutter.AllTaken(3)); !slices.Equal(accepted, sorted) {
+	if accepted := acceptedOrders(rs, slices.Repeat([]cutter.Decision{{Taken: true}}, 3)); !slices.Equal(accepted, sorted) {
 		t.Errorf("%v", accepted)
 	}
 }

@@ -153,7 +153,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSoldOut) {
 		t.Errorf("a take behind all units: %v", err)
 	}
-	fails.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts().read.sha})
+	fails.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts.Load().read.sha})
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) || !isNotSent(err) {
 		t.Errorf("a take behind all units while Redis is unreachable: %v", err)
 	}
