@@ -96,7 +96,7 @@ func (c *Counter) fillSome(ctx context.Context, tokens tokenSet, fills []stock.F
 		if c.cluster {
 			names = append(names, keys.flight)
 		}
-		calls = append(calls, newCall(&c.scripts().fill, names, args))
+		calls = append(calls, newCall(ctx, &c.scripts.Load().fill, names, args))
 	}
 	_ = c.run(ctx, calls...) // each call has its own error
 	for i, f := range fills {
