@@ -86,4 +86,7 @@ var scripts = []mutant{
 	{"a script that Redis does not answer has no bound", scriptGate, "context.WithTimeout(context.Background(), callTimeout)", "context.WithCancel(context.Background())", "internal/stock/gate TestHungCalls"},
 	{"a consumer waits for Redis without a bound", gateQueues, "context.WithTimeout(lease.Context(), callTimeout)", "context.WithCancel(lease.Context())", "internal/stock/gate TestHungCalls"},
 	{"the takes of a batch do not see each other", readWrite, "left[line.SKU]; ok {", "left[line.SKU]; ok && units < 0 {", "internal/stock/gate TestConformance/Queue/Redis/NoOversell"},
+	{"a removal of many units cuts fewer", takeLua, "((u3 * 256 + u2) * 256 + u1) * 256 + u0", "(u2 * 256 + u1) * 256 + u0", "internal/stock/gate TestConformance/Script/Redis/LastUnit"},
+	{"a call for many SKUs cuts the wrong ones", takeLua, "local i = n1 * 256 + n0", "local i = n0", "internal/stock/gate TestOneCallForManyTakes"},
+	{"a call for many SKUs settles the wrong ones", settleLua, "numbers[a] = n1 * 256 + n0", "numbers[a] = n0", "internal/stock/gate TestOneCallForManyTakes"},
 }
