@@ -89,4 +89,5 @@ var scripts = []mutant{
 	{"a removal of many units cuts fewer", takeLua, "((u3 * 256 + u2) * 256 + u1) * 256 + u0", "(u2 * 256 + u1) * 256 + u0", "internal/stock/gate TestConformance/Script/Redis/LastUnit"},
 	{"a call for many SKUs cuts the wrong ones", takeLua, "local i = n1 * 256 + n0", "local i = n0", "internal/stock/gate TestOneCallForManyTakes"},
 	{"a call for many SKUs settles the wrong ones", settleLua, "numbers[a] = n1 * 256 + n0", "numbers[a] = n0", "internal/stock/gate TestOneCallForManyTakes"},
+	{"a count of an order's second SKU that a fill replaced is written", writeLua, "for a = 1, #ARGV, 6 do\n  local count", "for a = 1, 6, 6 do\n  local count", "internal/stock/gate TestFillBetweenReadAndWrite"},
 }

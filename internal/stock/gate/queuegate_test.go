@@ -320,8 +320,9 @@ func TestTurnEnds(t *testing.T) {
 }
 
 // TestTurnEnds_UnitsUnknown checks that an instance whose turn has ended refuses no take for lack
-// of units, because other instances may have returned some since. Units of takes that were refused
-// when their turn could not begin must count as free again.
+// of units, because other instances may have returned some since. Neither does an instance that has
+// given its turn to a caller, who may return some. Units of takes that were refused when their turn
+// could not begin must count as free again.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,8 +343,11 @@ func TestTurnEnds_UnitsUnknown(t *testing.T) {
 		enter()
 		qs.takeTurn(q)
 		enter()
-		if q.queued != 1 {
-			t.Errorf("%d units are queued, want 1", q.queued)
+		q.known, q.waiting = true, append([]*waiter{{name: q.name, ready: make(chan struct{})}}, q.waiting...)
+		qs.next(q, nil)
+		enter()
+		if q.queued != 2 {
+			t.Errorf("%d units are queued, want 2", q.queued)
 		}
 		qs.refuseAll(q, errInner)
 		if q.queued != 0 {
