@@ -146,7 +146,8 @@ func TestRefusedAtOnce(t *testing.T) {
 	waiting = append(waiting, g.start(t.Context(), second))
 	p.resume <- struct{}{}
 	<-p.stopped // 5 units are left, and the consumer is deciding about 2 of them
-	waiting = append(waiting, g.start(t.Context(), orderOf("a", 3)))
+	third := orderOf("a", 3)
+	waiting = append(waiting, g.start(t.Context(), third))
 
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
@@ -159,12 +160,16 @@ func TestRefusedAtOnce(t *testing.T) {
 	}
 	fails.Disarm()
 	waiting = append(waiting, g.start(t.Context(), first)) // this take has its unit already
-	twin := second
-	twin.TakeID = uuid.New()
-	answer := g.start(t.Context(), twin)
+	var twins []<-chan error
+	for _, twin := range []stock.Deduction{second, third} { // of a take that is being decided, and of one that waits
+		twin.TakeID = uuid.New()
+		twins = append(twins, g.start(t.Context(), twin))
+	}
 	close(p.resume)
-	if err := <-answer; !errors.Is(err, stock.ErrInFlight) {
-		t.Errorf("a twin of a take that waited: %v", err)
+	for _, answer := range twins {
+		if err := <-answer; !errors.Is(err, stock.ErrInFlight) {
+			t.Errorf("a twin of a take that waited: %v", err)
+		}
 	}
 	for _, answer := range waiting {
 		if err := <-answer; err != nil {
