@@ -90,4 +90,8 @@ var scripts = []mutant{
 	{"a call for many SKUs cuts the wrong ones", takeLua, "local i = n1 * 256 + n0", "local i = n0", "internal/stock/gate TestOneCallForManyTakes"},
 	{"a call for many SKUs settles the wrong ones", settleLua, "numbers[a] = n1 * 256 + n0", "numbers[a] = n0", "internal/stock/gate TestOneCallForManyTakes"},
 	{"a count of an order's second SKU that a fill replaced is written", writeLua, "for a = 1, #ARGV, 6 do\n  local count", "for a = 1, 6, 6 do\n  local count", "internal/stock/gate TestFillBetweenReadAndWrite"},
+	{"twins of an order are decided with one write", gateQueues, " && !hasOrder(q.waiting[:n], q.waiting[n])", "", "internal/stock/gate TestRefusedAtOnce"},
+	{"an instance knows the units that are left after a caller's turn", gateQueues, "\t\tq.waiting = q.waiting[1:]\n\t\tq.known = false\n", "\t\tq.waiting = q.waiting[1:]\n", "internal/stock/gate TestTurnEnds_UnitsUnknown"},
+	{"a master that does not answer hides that another one has lost the generation", gateMark, "if missing.Load() {", "if err == nil && missing.Load() {", "internal/stock/gate TestLoaded_OneMasterFails"},
+	{"a record that a scan returns twice counts twice", gateScan, "lineOf(found.Recorded, sku) < 0", "lineOf(found.Recorded, sku) < 1<<20", "internal/stock/gate TestRecordDescribesTheOrder"},
 }
