@@ -74,4 +74,5 @@ var lifecycle = []mutant{
 	{"a payment that changes no order changes its status", orderStatus, "\tif c.To == \"\" {\n\t\treturn\n\t}\n", "", "internal/order TestApply"},
 	{"an order expires before its time", orderStatus, "\tif !l.Due {\n\t\treturn Transition{}\n\t}\n", "", "internal/order TestExpiry"},
 	{"a refund always returns the units", orderStatus, "c.Returns = c.Returns && restock", "_ = restock", "internal/order TestOnRefund"},
+	{"a revival counts towards nobody's buyer limit", paying, "Buyer: expired.Buyer, Lines", "Lines", "internal/order TestPay"},
 }
