@@ -94,4 +94,5 @@ var scripts = []mutant{
 	{"an instance knows the units that are left after a caller's turn", gateQueues, "\t\tq.waiting = q.waiting[1:]\n\t\tq.known = false\n", "\t\tq.waiting = q.waiting[1:]\n", "internal/stock/gate TestTurnEnds_UnitsUnknown"},
 	{"a master that does not answer hides that another one has lost the generation", gateMark, "if missing.Load() {", "if err == nil && missing.Load() {", "internal/stock/gate TestLoaded_OneMasterFails"},
 	{"a record that a scan returns twice counts twice", gateScan, "lineOf(found.Recorded, sku) < 0", "lineOf(found.Recorded, sku) < 1<<20", "internal/stock/gate TestRecordDescribesTheOrder"},
+	{"a twin that waits claims units", gateQueues, "\t\tw.repeat = true\n\t}\n\tif len(q.waiting) == maxWaiting", "\t}\n\tif len(q.waiting) == maxWaiting", "internal/stock/gate TestRefusedAtOnce"},
 }

@@ -146,8 +146,14 @@ func TestRefusedAtOnce(t *testing.T) {
 	waiting = append(waiting, g.start(t.Context(), second))
 	p.resume <- struct{}{}
 	<-p.stopped // 5 units are left, and the consumer is deciding about 2 of them
-	third := orderOf("a", 3)
+	third := orderOf("a", 2)
 	waiting = append(waiting, g.start(t.Context(), third))
+	var twins []<-chan error
+	for _, twin := range []stock.Deduction{second, third} { // of a take that is being decided, and of one that waits
+		twin.TakeID = uuid.New()
+		twins = append(twins, g.start(t.Context(), twin))
+	}
+	waiting = append(waiting, g.start(t.Context(), orderOf("a", 1))) // the twins need no units
 
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
@@ -160,11 +166,6 @@ func TestRefusedAtOnce(t *testing.T) {
 	}
 	fails.Disarm()
 	waiting = append(waiting, g.start(t.Context(), first)) // this take has its unit already
-	var twins []<-chan error
-	for _, twin := range []stock.Deduction{second, third} { // of a take that is being decided, and of one that waits
-		twin.TakeID = uuid.New()
-		twins = append(twins, g.start(t.Context(), twin))
-	}
 	close(p.resume)
 	for _, answer := range twins {
 		if err := <-answer; !errors.Is(err, stock.ErrInFlight) {
