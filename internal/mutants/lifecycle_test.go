@@ -75,4 +75,6 @@ var lifecycle = []mutant{
 	{"an order expires before its time", orderStatus, "\tif !l.Due {\n\t\treturn Transition{}\n\t}\n", "", "internal/order TestExpiry"},
 	{"a refund always returns the units", orderStatus, "c.Returns = c.Returns && restock", "_ = restock", "internal/order TestOnRefund"},
 	{"a revival counts towards nobody's buyer limit", paying, "Buyer: expired.Buyer, Lines", "Lines", "internal/order TestPay"},
+	{"a late payment refills only one SKU", paying, "s.reconciler.PrepareRetry(ctx, reason, found.SKUs()...)", "s.reconciler.PrepareRetry(ctx, reason, found.SKUs()[:1]...)", "internal/order TestPay"},
+	{"only the first SKU of a returned order is sold again at once", afterward, "s.StockChanged(o.SKUs()...)", "s.StockChanged(o.SKUs()[:min(1, len(o.Lines))]...)", "internal/order TestSoldOutMemory_Returns"},
 }
