@@ -23,8 +23,8 @@ HISTORY ?= 1
 N ?= 40
 SEED ?= 0
 TIMEOUT ?= 40m
-# Six packages at once on two cores: many tests wait for servers and leases.
-TESTFLAGS ?= -p 6
+# Six packages at once on two cores: many tests wait for servers and leases. "make lint" vets.
+TESTFLAGS ?= -p 6 -vet=off
 # The packages start in this order: the slowest first, so that none of them runs alone at the
 # end. They wait more than they work.
 PACKAGES = ./loadtest ./cmd/api ./internal/store ./internal/protocol ./internal/ledger/... ./internal/stock/gate ./deploy/gateway ./internal/lock/... ./cmd/withlock ./...

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-stock/holdfast/internal/commandline"
+	"github.com/holdfast-stock/holdfast/internal/lab/measure"
 )
 
 func TestParseResult(t *testing.T) {
@@ -32,7 +33,7 @@ func TestMedian(t *testing.T) {
 	}
 	good, failed := []sample{{perSecond: 50}, {perSecond: 60}}, []sample{{perSecond: 100}, {fault: "oversold 3"}}
 	for _, theirs := range [][]sample{failed, good[:1]} {
-		if ratio, ok := compared(good, theirs, rate); ok {
+		if ratio, ok := measure.Compared(good, theirs, rate); ok {
 			t.Errorf("compared with %v: %v", theirs, ratio)
 		}
 	}

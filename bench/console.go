@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,7 @@ func (l *lab) turns(ctx context.Context, v variant) (nobody, one []sample, fault
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		r, err := l.generator.run(ctx, wrkLoad{urls: api.urls(), connections: l.Connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
+		r, err := generate(ctx, l.script, wrkLoad{urls: api.urls(), connections: l.Connections, skus: 1, keyed: v.keyed, run: "c"}, time.Duration(seconds+seconds/20+slack)*time.Second)
 		ended <- outcome{r, err}
 	}()
 	time.Sleep(time.Duration(l.WarmUp) * time.Second) // the warm-up
@@ -129,41 +130,34 @@ func (l *lab) window(ctx context.Context, api *testenv.APIServer, watched bool) 
 // stop is called. stop returns an error if the stream had ended by itself.
 func watch(ctx context.Context, url string) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	opened, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- follow(ctx, url+"/console/stream", func() { close(opened) }) }()
-	select {
-	case err := <-ended:
-		cancel()
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/console/stream", nil)
+	if err != nil {
 		return nil, err
-	case <-opened:
 	}
+	response, err := http.DefaultClient.Do(request) //nolint:bodyclose // the goroutine closes it
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		_ = response.Body.Close()
+		return nil, fmt.Errorf("the console answers %s", response.Status)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		defer response.Body.Close()
+		_, err := io.Copy(io.Discard, response.Body)
+		ended <- err // nil: the service has closed the stream
+	}()
 	return func() error {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			return err
+			return fmt.Errorf("the console's stream ended by itself: %w", cmp.Or(err, io.ErrUnexpectedEOF))
 		}
 		return nil
 	}, nil
-}
-
-// follow reads the stream until it or ctx ends, and calls opened when the stream is open.
-func follow(ctx context.Context, url string, opened func()) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("the console answers %s", response.Status)
-	}
-	opened()
-	_, err = io.Copy(io.Discard, response.Body)
-	if err == nil {
-		err = io.ErrUnexpectedEOF
-	}
-	return fmt.Errorf("the console's stream ended: %w", err)
 }

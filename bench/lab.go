@@ -7,6 +7,8 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -39,7 +41,7 @@ type lab struct {
 	server         *testenv.DatabaseServer
 	db             *sql.DB
 	driver, source string // driver and data source of database/sql
-	generator      *generator
+	script         string // file of order.lua
 	calls          *load.Client
 	runs           int // measured so far
 }
@@ -63,7 +65,8 @@ func newLab(ctx context.Context, t testenv.T, s settings, database, api string, 
 	if l.db, err = sql.Open(l.driver, l.source); err != nil {
 		return nil, err
 	}
-	if l.generator, err = newGenerator(testenv.Folder(t, "bench")); err != nil {
+	l.script = filepath.Join(testenv.Folder(t, "bench"), "order.lua")
+	if err := os.WriteFile(l.script, orderLua, 0o600); err != nil {
 		return nil, err
 	}
 	migrate := testenv.StartFile(t, api, "migrate", "up", "--db", l.server.URL())
@@ -182,10 +185,10 @@ func (l *lab) compare(ctx context.Context, first, second side) error {
 			rows.Add(v.name, "failed: "+x.fault+y.fault)
 			continue
 		}
-		ratio, _ := compared(after, before, rate)
+		ratio, _ := measure.Compared(after, before, rate)
 		cells := []any{v.name, whole(x.perSecond), whole(y.perSecond), fmt.Sprintf("%.2f", ratio)}
 		if costs {
-			more, _ := compared(after, before, cost)
+			more, _ := measure.Compared(after, before, cost)
 			cells = append(cells, whole(x.cpu()), whole(y.cpu()), fmt.Sprintf("%.2f", more),
 				table.Figure("%.1f", x.grouped), table.Figure("%.1f", y.grouped))
 		}
@@ -243,7 +246,7 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 	var warmedUp result
 	if l.WarmUp > 0 {
 		run.run += "w"
-		if warmedUp, err = l.generator.run(ctx, run, time.Duration(l.WarmUp)*time.Second); err != nil {
+		if warmedUp, err = generate(ctx, l.script, run, time.Duration(l.WarmUp)*time.Second); err != nil {
 			return sample{}, err
 		}
 		run.run += "m"
@@ -252,7 +255,7 @@ func (l *lab) sample(ctx context.Context, v variant, in situation) (sample, erro
 	if err != nil {
 		return sample{}, err
 	}
-	r, err := l.generator.run(ctx, run, time.Duration(l.Seconds)*time.Second)
+	r, err := generate(ctx, l.script, run, time.Duration(l.Seconds)*time.Second)
 	if err != nil {
 		return sample{}, err
 	}
@@ -583,7 +586,7 @@ func (l *lab) memory(ctx context.Context) error {
 			return nil
 		}
 		for target := min(int64(l.Orders), placed+int64(l.Orders)/10); placed < target; {
-			r, err := l.generator.run(ctx, wrkLoad{urls: api.urls(), connections: l.Connections, skus: 1}, 3*time.Second)
+			r, err := generate(ctx, l.script, wrkLoad{urls: api.urls(), connections: l.Connections, skus: 1}, 3*time.Second)
 			if err != nil {
 				return err
 			}

@@ -66,24 +66,24 @@ func (s *settings) check(*kong.Context) error {
 	}
 	const most = 100_000_000
 	for _, d := range s.Delays {
-		if err := command.Between("delays, in µs", d.Microseconds(), 0, 100_000); err != nil {
+		if err := command.Between("delays", d, 0, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
 	for _, n := range s.Instances {
-		if err := command.Between("instances", int64(n), 1, int64(s.Connections)); err != nil {
+		if err := command.Between("instances", n, 1, s.Connections); err != nil {
 			return err
 		}
 	}
 	return cmp.Or(
 		s.Check(),
-		command.Between("warm-up", int64(s.WarmUp), 0, most),
-		command.Between("connections", int64(s.Connections), 2, most),
-		command.Between("skus", int64(s.SKUs), 1, most),
-		command.Between("bulk", int64(s.Bulk), 1, most),
-		command.Between("due", int64(s.Due), 1, most),
-		command.Between("orders", int64(s.Orders), 1, most),
-		command.Between("rows", int64(s.Rows), 10, most),
+		command.Between("warm-up", s.WarmUp, 0, most),
+		command.Between("connections", s.Connections, 2, most),
+		command.Between("skus", s.SKUs, 1, most),
+		command.Between("bulk", s.Bulk, 1, most),
+		command.Between("due", s.Due, 1, most),
+		command.Between("orders", s.Orders, 1, most),
+		command.Between("rows", s.Rows, 10, most),
 	)
 }
 

@@ -51,8 +51,8 @@ func (l *lab) slots(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if ratio, ok := compared(samples["slots"], samples["merged"], rate); ok && delay >= slowCommit && instances >= 4 {
-				verdicts = append(verdicts, fmt.Sprintf("\n- slots, +%v, %d instances: %s", delay, instances, slotsTarget.Verdict(ratio)))
+			if verdict, ok := slotsTarget.Verdict(samples["slots"], samples["merged"]); ok && delay >= slowCommit && instances >= 4 {
+				verdicts = append(verdicts, fmt.Sprintf("\n- slots, +%v, %d instances: %s", delay, instances, verdict))
 			}
 			for _, v := range chosen {
 				rows.Add(slices.Concat([]any{"+" + delay.String(), millis(took), instances, v.name}, slotsRow(samples[v.name], samples["merged"], took))...)
@@ -70,7 +70,7 @@ func slotsRow(samples, merged []sample, commit time.Duration) []any {
 		return []any{"failed: " + s.fault}
 	}
 	ratio := table.Unknown
-	if r, ok := compared(samples, merged, rate); ok {
+	if r, ok := measure.Compared(samples, merged, rate); ok {
 		ratio = fmt.Sprintf("%.2f", r)
 	}
 	return []any{

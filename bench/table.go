@@ -21,6 +21,9 @@ type sample struct {
 	fault            string        // the run failed its audit; it has no figures
 }
 
+// Failed reports whether the run failed.
+func (s sample) Failed() bool { return s.fault != "" }
+
 // cpu returns the µs of CPU per order of all processes.
 func (s sample) cpu() float64 { return s.app + s.redis + s.db }
 
@@ -46,23 +49,6 @@ func median(samples []sample) sample {
 		expired:   measure.Median(samples, func(s sample) float64 { return s.expired }),
 		slow:      measure.Median(samples, func(s sample) float64 { return s.slow }),
 	}
-}
-
-// compared returns the median of a figure that compares two variants round by round.
-// A machine whose speed changes between rounds affects it less than the quotient of
-// two medians. ok is false unless both variants have figures for every round.
-func compared(mine, theirs []sample, figure func(mine, theirs sample) float64) (value float64, ok bool) {
-	if len(mine) == 0 || len(mine) != len(theirs) {
-		return 0, false
-	}
-	values := make([]float64, len(mine))
-	for i := range mine {
-		if mine[i].fault != "" || theirs[i].fault != "" {
-			return 0, false
-		}
-		values[i] = figure(mine[i], theirs[i])
-	}
-	return measure.Median(values, func(v float64) float64 { return v }), true
 }
 
 // target is a bound that a variant must keep.
@@ -102,7 +88,7 @@ func writeTable(w io.Writer, variants []string, samples map[string][]sample) {
 			continue
 		}
 		ratio := func(to string, figure func(mine, theirs sample) float64) string {
-			r, ok := compared(samples[name], samples[to], figure)
+			r, ok := measure.Compared(samples[name], samples[to], figure)
 			if !ok {
 				return table.Unknown
 			}
@@ -121,8 +107,8 @@ func millis(d time.Duration) string { return fmt.Sprintf("%.1f", measure.Millis(
 // writeVerdicts compares the samples with the targets whose variants were measured.
 func writeVerdicts(w io.Writer, samples map[string][]sample) {
 	for _, t := range targets {
-		if figure, ok := compared(samples[t.variant], samples[t.Against], t.Figure); ok {
-			fmt.Fprintf(w, "- %s: %s\n", t.variant, t.Verdict(figure))
+		if verdict, ok := t.Verdict(samples[t.variant], samples[t.Against]); ok {
+			fmt.Fprintf(w, "- %s: %s\n", t.variant, verdict)
 		}
 	}
 }

@@ -6,9 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,28 +38,20 @@ type result struct {
 // answers is the number of orders that were created or refused.
 func (r result) answers() int64 { return r.Created + r.Refused }
 
-// generator runs wrk with order.lua.
-type generator struct{ script string }
-
-// newGenerator writes the script into the folder.
-func newGenerator(folder string) (*generator, error) {
-	g := &generator{filepath.Join(folder, "order.lua")}
-	return g, os.WriteFile(g.script, orderLua, 0o600)
-}
-
-// run generates the load for the duration, which it cuts to whole seconds.
-func (g *generator) run(ctx context.Context, l wrkLoad, duration time.Duration) (result, error) {
+// generate runs wrk with order.lua for the duration, which it cuts to whole seconds. The file script
+// has order.lua.
+func generate(ctx context.Context, script string, l wrkLoad, duration time.Duration) (result, error) {
 	results, errs := make([]result, len(l.urls)), make([]error, len(l.urls))
 	var all sync.WaitGroup
 	for i := range l.urls {
-		all.Go(func() { results[i], errs[i] = g.runOn(ctx, l, i, duration) })
+		all.Go(func() { results[i], errs[i] = runOn(ctx, script, l, i, duration) })
 	}
 	all.Wait()
 	return total(results), errors.Join(errs...)
 }
 
 // runOn generates the part of the load that is for one instance.
-func (g *generator) runOn(ctx context.Context, l wrkLoad, instance int, duration time.Duration) (result, error) {
+func runOn(ctx context.Context, script string, l wrkLoad, instance int, duration time.Duration) (result, error) {
 	keyed := "plain"
 	if l.keyed {
 		keyed = "keyed"
@@ -71,7 +61,7 @@ func (g *generator) runOn(ctx context.Context, l wrkLoad, instance int, duration
 	threads := max(1, 2/instances)
 	// At the limit of the ledger, an order with its retries may wait longer than wrk's 2 seconds.
 	cmd := exec.CommandContext(ctx, "wrk", fmt.Sprintf("-t%d", threads), fmt.Sprintf("-c%d", connections), fmt.Sprintf("-d%ds", int(duration.Seconds())),
-		"--timeout", "10s", "-s", g.script, l.urls[instance], "--", fmt.Sprint(l.skus), keyed, fmt.Sprint(l.run, instance))
+		"--timeout", "10s", "-s", script, l.urls[instance], "--", fmt.Sprint(l.skus), keyed, fmt.Sprint(l.run, instance))
 	// An interrupt at the terminal reaches only this program, which ends ctx.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.CombinedOutput()

@@ -120,8 +120,8 @@ func checkStatic(t *testing.T, name string) {
 	}
 }
 
-// makeRoot makes the folder of the programs a root file system for any user. Only /tmp can be
-// written there.
+// makeRoot turns the folder with the programs into a root file system that any user can use. Only
+// /tmp can be written there.
 func makeRoot(t *testing.T, image string) {
 	t.Helper()
 	admitAll(t, image)

@@ -46,33 +46,33 @@ func holds(r *results.Result, limit time.Duration) bool {
 // a slow service does not slow its own load. The load shows how long buyers wait at that rate.
 func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int) (*results.Result, error) {
 	stock := max(l.Stock, 2*int64(rate)*int64(l.Duration/time.Second+1)) // more than all orders
-	sku, err := l.createStock(ctx, f, spec, fmt.Sprintf("r%d-%d", rate, len(l.created)), stock)
+	x, err := l.begin(ctx, spec, f, fmt.Sprintf("r%d-%d", rate, len(l.created)), stock)
 	if err != nil {
 		return nil, err
 	}
-	watch := l.startWatch(ctx, spec, f, sku)
+	watch := x.startWatch(ctx, x.sku)
 	defer watch.end()
-	cost := l.startMeter(ctx, f.pids())
-	rec := newRecord()
+	cost := x.startMeter(ctx)
+	x.rec.start = time.Now() // of the orders
 	due := int64(l.Duration) * int64(rate) / int64(time.Second)
-	hide := l.display.show(spec.Name, due, rec)
-	late, repeated := l.attack(ctx, rec, f, sku, rate, due)
-	hide()
+	stop := x.showProgress(spec.Name)
+	late, repeated := x.attack(ctx, rate, due)
+	stop()
 	cost.stop(ctx)
-	l.repeatAll(ctx, rec, f, repeated)
-	l.follow(ctx, rec, f)
-	result := l.newResult(spec, rec, stock)
+	x.repeatAll(ctx, repeated)
+	x.follow(ctx)
+	result := x.newResult(stock)
 	result.Describe("%d arrivals a second for %v", "每秒到达 %d 单，持续 %v", rate, l.Duration)
 	result.Rate, result.Late = rate, late
 	end := interrupted
 	if ctx.Err() == nil {
 		end = soldOut
-		result.Dropped = due - int64(len(rec.answers))
+		result.Dropped = due - int64(len(x.rec.answers))
 	}
-	addTimes(result, rec)
+	addTimes(result, x.rec)
 	cost.addTo(result)
 	ctx = context.WithoutCancel(ctx) // audit an interrupted load too
-	if err := l.audit(ctx, result, rec, f, sku, settledAfterLoad(spec)); err != nil {
+	if err := x.audit(ctx, result, settledAfterLoad(spec)); err != nil {
 		return result, err
 	}
 	watch.addTo(ctx, result)
@@ -84,7 +84,7 @@ func (l *lab) arrive(ctx context.Context, spec assembly.Spec, f *fleet, rate int
 // attack sends the orders that are due and records the answers. The time of an order
 // begins when it is due, even if it is sent late. The caller must repeat the orders in
 // repeated after the load: during it, repeats would add to the rate.
-func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rate int, due int64) (late int64, repeated []sent) {
+func (l *loading) attack(ctx context.Context, rate int, due int64) (late int64, repeated []sent) {
 	var (
 		buyer    = buyers(l.Seed, uint64(rate))
 		arrivals = load.Arrivals{Rate: rate, Count: int(due), Limit: l.Duration + grace, MaxUnderWay: maxUnderWay}
@@ -92,12 +92,12 @@ func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rat
 		mu       sync.Mutex // guards late and repeated
 	)
 	sending := context.WithoutCancel(ctx) // an interrupted load still waits for its last answers
-	arrivals.Drive(ctx, rec.start, func(n int) func(time.Duration) {
+	arrivals.Drive(ctx, l.rec.start, func(n int) func(time.Duration) {
 		name := buyer()
 		return func(due time.Duration) {
-			behind := time.Since(rec.start) - due
-			p := planOf(name, sku)
-			s := l.try(sending, rec, f, n, oneUnit(name, sku), plan{key: p.key})
+			behind := time.Since(l.rec.start) - due
+			p := planOf(name, l.sku)
+			s := l.try(sending, n, oneUnit(name, l.sku), plan{key: p.key})
 			s.plan, s.at, s.Took = p, due+behind+s.Took, behind+s.Took
 			mu.Lock()
 			if behind > lateBy {
@@ -109,11 +109,11 @@ func (l *lab) attack(ctx context.Context, rec *record, f *fleet, sku string, rat
 			mu.Unlock()
 			if n%sampleEvery == 0 {
 				samples.Go(func() { // this request is not bounded by maxUnderWay
-					l.sample(ctx, rec, s.answer)
-					l.sampleQueued(ctx, rec, f.url(n+1), s.answer)
+					l.sample(ctx, s.answer)
+					l.sampleQueued(ctx, l.fleet.url(n+1), s.answer)
 				})
 			}
-			rec.add(s.answer)
+			l.rec.add(s.answer)
 		}
 	})
 	samples.Wait()

@@ -17,20 +17,20 @@ import (
 
 // audit compares the record with the stores, by its own SQL and Redis commands. It does not use the
 // service's own audit.
-func (l *lab) audit(ctx context.Context, r *results.Result, rec *record, f *fleet, sku string, until settled) error {
-	r.Sold = rec.accepted.Load() // without a database, only the 201s can be counted
+func (l *loading) audit(ctx context.Context, r *results.Result, until settled) error {
+	r.Sold = l.rec.accepted.Load() // without a database, only the 201s can be counted
 	if l.sql != nil {
-		if err := l.addCounts(ctx, r, sku, until); err != nil {
+		if err := l.addCounts(ctx, r, l.sku, until); err != nil {
 			return err
 		}
 	}
 	r.Oversold = max(0, r.Sold-r.Stock)
 	r.Undersold = max(0, r.Stock-r.Sold)
-	if err := l.checkAnswers(ctx, rec, f, sku); err != nil {
+	if err := l.checkAnswers(ctx); err != nil {
 		return err
 	}
-	rec.addTo(r)
-	return rec.sampleErr
+	l.rec.addTo(r)
+	return l.rec.sampleErr
 }
 
 // addCounts waits until the counts of the SKU have settled, and adds them to the result.
@@ -228,9 +228,7 @@ const watchPause = 50 * time.Millisecond
 // watch checks the counts during a load and its audit. It detects wrong counts that the service
 // repairs before the audit reads them.
 type watch struct {
-	lab    *lab
-	spec   assembly.Spec
-	fleet  *fleet
+	*loading
 	caught *int64 // number of orders that the guard had refused before; nil: not known
 
 	stop   context.CancelFunc
@@ -239,10 +237,10 @@ type watch struct {
 }
 
 // startWatch starts to watch the SKUs.
-func (l *lab) startWatch(ctx context.Context, spec assembly.Spec, f *fleet, skus ...string) *watch {
-	w := &watch{lab: l, spec: spec, fleet: f, caught: l.guardRefusals(ctx, spec, f)}
+func (l *loading) startWatch(ctx context.Context, skus ...string) *watch {
+	w := &watch{loading: l, caught: l.guardRefusals(ctx)}
 	ctx, w.stop = context.WithCancel(context.WithoutCancel(ctx))
-	if l.sql == nil || l.redis == nil || !spec.Sound {
+	if l.sql == nil || l.redis == nil || !l.spec.Sound {
 		return w
 	}
 	w.done.Go(func() {
@@ -267,7 +265,7 @@ func (w *watch) end() {
 func (w *watch) addTo(ctx context.Context, r *results.Result) {
 	w.end()
 	r.Excess = w.excess
-	r.Caught = difference(w.caught, w.lab.guardRefusals(ctx, w.spec, w.fleet))
+	r.Caught = difference(w.caught, w.guardRefusals(ctx))
 }
 
 // excess returns how many units the gate has beyond the stock row of the SKU. It returns 0 if the
@@ -291,12 +289,12 @@ func (l *lab) excess(ctx context.Context, sku string) (units int64, err error) {
 
 // guardRefusals returns how many orders the guard has refused on these instances so far, from their
 // metrics. It returns nil without a guard, or if a metric cannot be read.
-func (l *lab) guardRefusals(ctx context.Context, spec assembly.Spec, f *fleet) *int64 {
-	if !l.guarded(spec) {
+func (l *loading) guardRefusals(ctx context.Context) *int64 {
+	if !l.guarded(l.spec) {
 		return nil
 	}
 	var total int64
-	for _, url := range f.urls {
+	for _, url := range l.fleet.urls {
 		counters, err := measure.Counters(ctx, url+"/metrics")
 		refusals, found := counters["holdfast_guard_refusals_total"]
 		if err != nil || !found {

@@ -27,11 +27,10 @@ import (
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
-// ledger is a lab with a SQLite ledger that the test fills. Its service answers GET with the orders
+// ledger is a load with a SQLite ledger that the test fills. Its service answers GET with the orders
 // that the record's answers contain.
 type ledger struct {
-	*lab
-	fleet *fleet
+	*loading
 }
 
 func newLedger(t *testing.T, rec *record) *ledger {
@@ -55,8 +54,8 @@ func newLedger(t *testing.T, rec *record) *ledger {
 		http.NotFound(w, r)
 	}))
 	t.Cleanup(service.Close)
-	l := &lab{sql: sql, client: load.NewClient(http.DefaultTransport), samples: make(chan struct{}, maxSamples), display: newDisplay(t.Output())}
-	return &ledger{l, &fleet{urls: []string{service.URL}}}
+	l := &lab{sql: sql, client: load.NewClient(http.DefaultTransport), samples: make(chan struct{}, maxSamples), stderr: t.Output()}
+	return &ledger{&loading{lab: l, fleet: &fleet{urls: []string{service.URL}}, rec: rec, sku: "lt-sku"}}
 }
 
 // emptyLedger returns the file of a ledger without orders. Migrating one takes longer than
@@ -191,7 +190,7 @@ func TestCheckAnswers(t *testing.T) {
 			for _, o := range test.more {
 				l.store(t, o)
 			}
-			if err := l.checkAnswers(t.Context(), rec, l.fleet, "lt-sku"); err != nil {
+			if err := l.checkAnswers(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			expectKinds(t, rec, test.want)
@@ -205,26 +204,31 @@ func TestSample(t *testing.T) {
 	rec := newRecord()
 	l := newLedger(t, rec)
 	a := answered(numbered(1), accepted, 201, "")
-	l.sample(t.Context(), rec, a)
+	l.sample(t.Context(), a)
 	if found := rec.found(); len(found) != 1 || found[0].Kind != results.Early || rec.sampled != 1 {
 		t.Errorf("before the commit: %v, %d sampled", found, rec.sampled)
 	}
 	l.store(t, a.order)
-	l.sample(t.Context(), rec, a)
+	l.sample(t.Context(), a)
 	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampled != 2 {
 		t.Errorf("after the commit: %v, %d sampled", found, rec.sampled)
 	}
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
-	if l.sample(interrupted, rec, a); rec.sampled != 2 || rec.sampleErr != nil {
+	if l.sample(interrupted, a); rec.sampled != 2 || rec.sampleErr != nil {
 		t.Errorf("after an interrupt: %d sampled, %v", rec.sampled, rec.sampleErr)
 	}
 	l.exec(t, "DROP TABLE order_lines")
-	l.sample(t.Context(), rec, a)
+	l.sample(t.Context(), a)
 	if found := rec.found(); len(found) != 1 || found[0].Count != 1 || rec.sampleErr == nil {
 		t.Errorf("when orders cannot be read: %v, %v", found, rec.sampleErr)
 	}
 }
+
+// tooManyUnits inserts two orders whose units are too many for a sum.
+const tooManyUnits = `INSERT INTO orders (id, take_id, buyer_id, status, strategy, created_at)
+		VALUES (randomblob(16), randomblob(16), 'a', 'paid', 'lua', '2026-01-01'), (randomblob(16), randomblob(16), 'b', 'paid', 'lua', '2026-01-01');
+	INSERT INTO order_lines (order_id, sku, quantity) SELECT id, 'lt-sku', 9223372036854775807 FROM orders`
 
 // TestAudit_Unreadable checks that an audit fails if one of its statements or samples does.
 func TestAudit_Unreadable(t *testing.T) {
@@ -235,7 +239,7 @@ func TestAudit_Unreadable(t *testing.T) {
 		sample       error
 	}{
 		{"stock", "DROP TABLE stock_parts", nil, nil},
-		{"units sold", "ALTER TABLE orders RENAME COLUMN restocked TO gone", nil, nil},
+		{"units sold", tooManyUnits, nil, nil},
 		{"answered order", "ALTER TABLE orders RENAME COLUMN buyer_id TO gone", []answer{answered(numbered(1), accepted, 201, "")}, nil},
 		{"other orders", "ALTER TABLE orders RENAME COLUMN buyer_id TO gone", nil, nil},
 		{"sample", "SELECT 1", nil, io.ErrUnexpectedEOF},
@@ -247,7 +251,7 @@ func TestAudit_Unreadable(t *testing.T) {
 			l := newLedger(t, rec)
 			l.exec(t, "INSERT INTO stock (sku, kind, total, available) VALUES ('lt-sku', 'product', 1, 0)")
 			l.exec(t, test.change)
-			if l.audit(t.Context(), &results.Result{Stock: 1}, rec, l.fleet, "lt-sku", settled{0, counts.agree}) == nil {
+			if l.audit(t.Context(), &results.Result{Stock: 1}, settled{0, counts.agree}) == nil {
 				t.Error("no error")
 			}
 		})
@@ -267,10 +271,10 @@ func TestGuardRefusals(t *testing.T) {
 		defer instance.Close()
 		urls = append(urls, instance.URL)
 	}
-	l := &lab{settings: settings{Guard: true}}
+	l := &loading{lab: &lab{settings: settings{Guard: true}}, spec: mustFind(t, "lua")}
 	for n, want := range []string{"4", table.Unknown, table.Unknown} {
-		f := &fleet{urls: []string{urls[0], urls[n]}}
-		if got := table.Optional("%d", l.guardRefusals(t.Context(), mustFind(t, "lua"), f)); got != want {
+		l.fleet = &fleet{urls: []string{urls[0], urls[n]}}
+		if got := table.Optional("%d", l.guardRefusals(t.Context())); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
@@ -311,16 +315,18 @@ func TestClean(t *testing.T) {
 	}
 }
 
+// newSearch returns a search for the highest rate with a p99 of 50 ms.
+func newSearch() *search {
+	return &search{lab: &lab{settings: settings{Probes: 3, P99: 50 * time.Millisecond}, stderr: io.Discard}}
+}
+
 // TestProbes checks that the majority of the probes of a rate decide.
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	loads := map[int][]float64{ // p99s of the loads of each rate, in order
 		50: {10, 90, 20}, 100: {90, 30, 20}, 200: {10, 80, 70}, 150: {60, 61}, 125: {40, 45}, 137: {99, 98}, 131: {10, 11},
 	}
-	s := &search{
-		probes: 3, tell: func(*results.Result) {},
-		holds: func(r *results.Result) bool { return *r.P99 <= 50 },
-	}
+	s := newSearch()
 	s.load = func(rate int) (*results.Result, error) {
 		if len(loads[rate]) == 0 {
 			t.Fatalf("the rate %d is loaded too often", rate)
@@ -329,7 +335,7 @@ func TestProbes(t *testing.T) {
 		loads[rate] = loads[rate][1:]
 		return &results.Result{Rate: rate, P99: new(p99), Verdict: results.AsPromised}, nil
 	}
-	held, missed, ended, err := s.highest()
+	held, missed, ended, err := s.bisect()
 	if err != nil || ended != nil || held == nil || missed == nil || held.Rate != 131 || missed.Rate != 137 {
 		t.Fatalf("held %v, missed %v, ended %v: %v", held, missed, ended, err)
 	}
@@ -352,11 +358,11 @@ func TestProbes(t *testing.T) {
 func TestProbes_Broken(t *testing.T) {
 	t.Parallel()
 	loads := []string{results.AsPromised, results.AsPromised, results.AsPromised, results.Broken}
-	s := &search{probes: 3, tell: func(*results.Result) {}, holds: func(*results.Result) bool { return true }}
+	s := newSearch()
 	s.load = func(rate int) (*results.Result, error) {
-		return &results.Result{Rate: rate, Verdict: loads[len(s.all)]}, nil
+		return &results.Result{Rate: rate, P99: new(0.0), Verdict: loads[len(s.all)]}, nil
 	}
-	if _, _, ended, err := s.highest(); err != nil || ended == nil || ended.Verdict != results.Broken {
+	if _, _, ended, err := s.bisect(); err != nil || ended == nil || ended.Verdict != results.Broken {
 		t.Errorf("ended %v: %v", ended, err)
 	}
 }

@@ -25,7 +25,7 @@ func (l *lab) tidy(ctx context.Context, broken bool) error {
 		return nil
 	}
 	if broken || l.Keep {
-		fmt.Fprintf(l.display.w, "kept the orders of %s…: go run ./loadtest clean deletes them\n", prefix+l.runID)
+		l.tell("kept the orders of %s…: go run ./loadtest clean deletes them\n", prefix+l.runID)
 		return nil
 	}
 	return l.clean(ctx, l.created)
@@ -70,7 +70,7 @@ func (l *lab) clean(ctx context.Context, skus []string) error {
 	if err != nil {
 		return fmt.Errorf("cleaning up void orders: %w", err)
 	}
-	fmt.Fprintf(l.display.w, "deleted %d SKUs and %d orders\n", len(skus), orders+voids)
+	l.tell("deleted %d SKUs and %d orders\n", len(skus), orders+voids)
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +20,7 @@ import (
 
 // settings are the command line. The tags define the flags.
 type settings struct {
-	Strategies []string      `enum:"${strategies}" help:"Only these: ${enum}."`
+	Strategies []string      `xor:"strategies" enum:"${strategies}" help:"Only these: ${enum}."`
 	Instances  int           `default:"2" help:"Number of api processes, which share the stores."`
 	Stock      int64         `default:"1000" help:"Units to sell in each rush."`
 	Clients    int           `default:"32" help:"Clients of a rush; each has one order under way."`
@@ -30,7 +29,7 @@ type settings struct {
 	Crash      bool          `default:"on" help:"Run a second rush for each sound strategy, in which one instance is killed and replaced (on|off, default on)."`
 	Seed       uint64        `default:"1" help:"Seed of the buyers; the same seed sends the same orders."`
 	Out        string        `placeholder:"FOLDER" help:"Write results.json and report.html into this folder."`
-	API        string        `placeholder:"FILE" help:"Run this api file instead of building ./cmd/api."`
+	API        string        `xor:"api" placeholder:"FILE" help:"Run this api file instead of building ./cmd/api."`
 
 	MaxFailures    share `default:"5%" help:"Share of the orders, without those refused, that may fail."`
 	ExpectOversell bool  `help:"The services at --target must oversell."`
@@ -43,19 +42,19 @@ type settings struct {
 	ZooKeeper  string   `name:"zookeeper" placeholder:"SERVERS" help:"ZooKeeper servers: [user:password@]h1:p1,h2:p2[/path]."`
 	Etcd       string   `placeholder:"SERVERS" help:"etcd servers: [https://][user:password@]h1:p1,h2:p2[/path][?ca=file&cert=file&key=file]."`
 	Redlock    string   `placeholder:"SERVERS" help:"Independent Redis servers: h1:p1,h2:p2,h3:p3."`
-	Targets    []string `name:"target" placeholder:"URL" help:"URLs of running services to load instead; --db and --redis then name their stores, for the audit."`
+	Targets    []string `xor:"strategies,api,lifecycle,history" name:"target" placeholder:"URL" help:"URLs of running services to load instead; --db and --redis then name their stores, for the audit."`
 	AdminToken string   `placeholder:"TOKEN" help:"Admin token of the services at --target."`
 
-	Rate     int           `default:"0" help:"Open load: orders that arrive in a second, however long the answers take."`
+	Rate     int           `xor:"load" help:"Open load: orders that arrive in a second, however long the answers take."`
 	Duration time.Duration `default:"5s" help:"Duration of each open load."`
-	Search   bool          `help:"Open loads: find the highest rate at which the p99 keeps --p99."`
+	Search   bool          `xor:"load" help:"Open loads: find the highest rate at which the p99 keeps --p99."`
 	Probes   int           `default:"3" help:"Loads of each rate in a search, an odd number; the majority decides."`
 	P99      time.Duration `name:"p99" default:"50ms" help:"Limit of a search."`
 
-	Lifecycle     bool          `help:"Pay, cancel, refund orders or let them expire, with every sound strategy, and audit where each order and payment ended."`
+	Lifecycle     bool          `xor:"load,lifecycle" help:"Pay, cancel, refund orders or let them expire, with every sound strategy, and audit where each order and payment ended."`
 	PaymentWindow time.Duration `default:"3s" help:"With --lifecycle, and with --history and an odd --seed: how long an order may wait for its payment."`
 
-	History string `placeholder:"FILE" help:"Run short loads of orders, payments, cancellations, refunds, restocks and shrinks, write every call with its begin and end into this file, and check that the answers are those of counters."`
+	History string `xor:"load,history" placeholder:"FILE" help:"Run short loads of orders, payments, cancellations, refunds, restocks and shrinks, write every call with its begin and end into this file, and check that the answers are those of counters."`
 
 	Compare struct{} `cmd:"" default:"1" help:"Load the strategies, and compare them."`
 	Clean   struct{} `cmd:"" help:"Delete what earlier runs left in --db and --redis, and run nothing."`
@@ -100,31 +99,31 @@ func parse(args []string, stdout io.Writer) (*settings, error) {
 // check checks the values of the flags, and that none contradicts another.
 func (s *settings) check(line *kong.Context) error {
 	s.clean = line.Command() == "clean"
-	return cmp.Or(s.checkValues(), s.checkLock(), s.checkQueueing(), s.checkEffect(line), s.checkRate(), s.checkLifecycle(), s.checkHistory(), s.checkStores(), s.checkTargets())
+	return cmp.Or(s.checkValues(), s.checkLock(), s.checkStrategies(), s.checkEffect(line), s.checkStores(), s.checkTargets())
 }
 
-// checkValues checks each flag by itself.
+// checkValues checks the values of numbers and durations.
 func (s *settings) checkValues() error {
 	if err := cmp.Or(
-		command.Between("instances", int64(s.Instances), 1, 64),
+		command.Between("instances", s.Instances, 1, 64),
 		command.Between("stock", s.Stock, 1, 1_000_000),
-		command.Between("clients", int64(s.Clients), 1, 1000),
-		command.Between("rate", int64(s.Rate), 0, 1_000_000),
-		command.Between("probes", int64(s.Probes), 1, 99),
+		command.Between("clients", s.Clients, 1, 1000),
+		command.Between("rate", s.Rate, 0, 1_000_000),
+		command.Between("probes", s.Probes, 1, 99),
+		command.Between("duration", s.Duration, time.Second, time.Hour),
+		command.Between("payment-window", s.PaymentWindow, time.Second, time.Minute),
 	); err != nil {
 		return err
 	}
 	switch {
 	case s.Limit < time.Second:
 		return fmt.Errorf("--limit: %v is less than a second", s.Limit)
-	case s.Duration < time.Second || s.Duration > time.Hour:
-		return fmt.Errorf("--duration: %v is not between a second and an hour", s.Duration)
 	case s.Probes%2 == 0:
 		return fmt.Errorf("--probes: %d is not an odd number", s.Probes)
 	case s.P99 <= 0:
 		return fmt.Errorf("--p99: %v is not above 0", s.P99)
-	case s.PaymentWindow < time.Second || s.PaymentWindow > time.Minute:
-		return fmt.Errorf("--payment-window: %v is not between a second and a minute", s.PaymentWindow)
+	case int64(s.Rate)*int64(s.Duration/time.Second) > maxAnswers:
+		return fmt.Errorf("--duration: %v at --rate %d is more than %d orders", s.Duration, s.Rate, maxAnswers)
 	}
 	return nil
 }
@@ -142,17 +141,17 @@ func (s *settings) checkLock() error {
 	return locks.Check(len(s.Targets) == 0, s.DB)
 }
 
-// checkQueueing returns an error if --strategies names the strategy that queues orders and the load
-// or the Redis does not support it.
-func (s *settings) checkQueueing() error {
-	queueing := assembly.Queueing().Name
-	switch {
-	case !slices.Contains(s.Strategies, queueing):
-		return nil
-	case s.Lifecycle:
-		return fmt.Errorf("--strategies: --lifecycle cannot pay for orders that %s has queued", queueing)
-	case store.OnCluster(s.Redis):
-		return fmt.Errorf("--strategies: %s cannot run on a Redis Cluster", queueing)
+// checkStrategies returns an error if the load or the Redis does not support one of --strategies.
+func (s *settings) checkStrategies() error {
+	for _, name := range s.Strategies {
+		switch spec, _ := assembly.FindStrategy(name); {
+		case s.Lifecycle && !spec.Sound:
+			return fmt.Errorf("--strategies: %s oversells, and --lifecycle tests sound strategies only", name)
+		case s.Lifecycle && spec.Queues():
+			return fmt.Errorf("--strategies: --lifecycle cannot pay for orders that %s has queued", name)
+		case spec.Queues() && store.OnCluster(s.Redis):
+			return fmt.Errorf("--strategies: %s cannot run on a Redis Cluster", name)
+		}
 	}
 	return nil
 }
@@ -180,48 +179,6 @@ func (s *settings) checkEffect(line *kong.Context) error {
 	return nil
 }
 
-// checkRate checks the flags of an open load.
-func (s *settings) checkRate() error {
-	if s.Rate > 0 && s.Search {
-		return fmt.Errorf("--rate and --search: choose one")
-	}
-	if int64(s.Rate)*int64(s.Duration/time.Second) > maxAnswers {
-		return fmt.Errorf("--duration: %v at --rate %d is more than %d orders", s.Duration, s.Rate, maxAnswers)
-	}
-	return nil
-}
-
-// checkLifecycle checks the flags of a lifecycle load.
-func (s *settings) checkLifecycle() error {
-	switch {
-	case !s.Lifecycle:
-		return nil
-	case s.open():
-		return fmt.Errorf("--lifecycle: cannot be used with --rate or --search")
-	case len(s.Targets) > 0:
-		return fmt.Errorf("--lifecycle: cannot be used with --target: it starts instances with a short payment window")
-	}
-	for _, name := range s.Strategies {
-		if spec, _ := assembly.FindStrategy(name); !spec.Sound {
-			return fmt.Errorf("--strategies: %s oversells, and --lifecycle tests sound strategies only", name)
-		}
-	}
-	return nil
-}
-
-// checkHistory checks the flags of a history.
-func (s *settings) checkHistory() error {
-	switch {
-	case s.History == "":
-		return nil
-	case s.open(), s.Lifecycle:
-		return fmt.Errorf("--history: cannot be used with --rate, --search or --lifecycle")
-	case len(s.Targets) > 0:
-		return fmt.Errorf("--history: cannot be used with --target: it kills instances, and other clients may order meanwhile")
-	}
-	return nil
-}
-
 // checkStores checks that the stores which the run needs are named.
 func (s *settings) checkStores() error {
 	targets := len(s.Targets) > 0
@@ -236,15 +193,8 @@ func (s *settings) checkStores() error {
 	return nil
 }
 
-// checkTargets checks the URLs of --target. It refuses the flags of instances that the
-// load test would start.
+// checkTargets checks the URLs of --target.
 func (s *settings) checkTargets() error {
-	if len(s.Targets) > 0 && len(s.Strategies) > 0 {
-		return fmt.Errorf("--strategies: the services at --target run their own strategy")
-	}
-	if len(s.Targets) > 0 && s.API != "" {
-		return fmt.Errorf("--api and --target: choose one")
-	}
 	for _, target := range s.Targets {
 		u, err := url.Parse(target)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {

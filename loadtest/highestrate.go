@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 
 	"github.com/holdfast-stock/holdfast/internal/assembly"
@@ -18,27 +17,25 @@ const (
 	maxSteps = 6
 )
 
-// search looks for the highest rate that keeps a limit.
+// search looks for the highest rate at which a strategy keeps --p99.
 type search struct {
-	probes int // loads of each rate
-	load   func(rate int) (*results.Result, error)
-	holds  func(*results.Result) bool // reports whether a load kept the limit
-	tell   func(*results.Result)
-
-	all []results.Probe
+	*lab
+	strategy string
+	load     func(rate int) (*results.Result, error)
+	all      []results.Probe
 }
 
-// highest doubles the rate until the limit is missed, and then bisects. It returns the
+// bisect doubles the rate until the limit is missed, and then bisects. It returns the
 // highest rate that held and the lowest that missed, each nil if there is none. A load
 // that broke a promise or was interrupted ends the search.
-func (s *search) highest() (held, missed, ended *results.Result, err error) {
+func (s *search) bisect() (held, missed, ended *results.Result, err error) {
 	rate := minRate
 	for step := 0; step <= maxSteps; {
-		result, holds, err := s.try(rate)
+		result, kept, err := s.try(rate)
 		switch {
 		case err != nil || result.Verdict != results.AsPromised:
 			return held, missed, result, err
-		case holds:
+		case kept:
 			held = result
 		default:
 			missed = result
@@ -60,19 +57,19 @@ func (s *search) highest() (held, missed, ended *results.Result, err error) {
 
 // try loads one rate until the majority of its probes agree, so that a single pause of
 // the machine does not decide. It returns the probe of that majority with the median p99.
-func (s *search) try(rate int) (result *results.Result, holds bool, err error) {
+func (s *search) try(rate int) (result *results.Result, kept bool, err error) {
 	var held, missed []*results.Result
-	for 2*len(held) < s.probes && 2*len(missed) < s.probes {
+	for 2*len(held) < s.Probes && 2*len(missed) < s.Probes {
 		result, err := s.load(rate)
 		if err != nil || result.Verdict != results.AsPromised {
 			return result, false, err
 		}
 		probe := results.Probe{
-			Rate: rate, Held: s.holds(result), P99: result.P99,
+			Rate: rate, Held: holds(result, s.P99), P99: result.P99,
 			Accepted: result.Accepted, Failed: result.Failed, Late: result.Late, Dropped: result.Dropped,
 		}
 		s.all = append(s.all, probe)
-		s.tell(result)
+		s.tell("%-13s %s\n", s.strategy, arrivalsText(result))
 		if probe.Held {
 			held = append(held, result)
 		} else {
@@ -95,13 +92,8 @@ func p99(r *results.Result) float64 {
 
 // highest searches for the highest rate at which the strategy keeps --p99.
 func (l *lab) highest(ctx context.Context, spec assembly.Spec, f *fleet) (*results.Result, error) {
-	s := &search{
-		probes: l.Probes,
-		load:   func(rate int) (*results.Result, error) { return l.arrive(ctx, spec, f, rate) },
-		holds:  func(r *results.Result) bool { return holds(r, l.P99) },
-		tell:   func(r *results.Result) { fmt.Fprintf(l.display.w, "%-13s %s\n", spec.Name, arrivalsText(r)) },
-	}
-	held, missed, ended, err := s.highest()
+	s := &search{lab: l, strategy: spec.Name, load: func(rate int) (*results.Result, error) { return l.arrive(ctx, spec, f, rate) }}
+	held, missed, ended, err := s.bisect()
 	answer := cmp.Or(held, missed, ended)
 	if ended != nil && (ended.Verdict == results.Broken || err != nil) {
 		answer = ended

@@ -32,28 +32,10 @@ const (
 	historyTimeout = 10 * time.Second
 )
 
-// historyFile is the file of --history.
-type historyFile struct {
-	*history.Recorder
-	file *os.File
-}
-
-func newHistoryFile(name string) (*historyFile, error) {
-	file, err := os.Create(name)
-	if err != nil {
-		return nil, err
-	}
-	return &historyFile{history.NewRecorder(file), file}, nil
-}
-
 // historyLoad is a load whose calls are recorded, on two SKUs.
 type historyLoad struct {
 	*lifecycleLoad
 	random *rand.Rand
-
-	mu    sync.Mutex
-	asked map[string]bool // buyers who may have orders that no answer named
-	ids   map[string]bool // IDs of orders that an answer named
 }
 
 // runHistory runs and checks a history of a strategy. It repeats the history of a broken strategy
@@ -75,7 +57,7 @@ func (l *lab) tryHistory(ctx context.Context, spec assembly.Spec, f *fleet, try 
 		return nil, false, err
 	}
 	end, err := h.run(ctx, spec)
-	r := l.newResult(spec, h.rec, 2*historyUnits)
+	r := h.newResult(2 * historyUnits)
 	r.Describe("a history, %d clients", "调用历史，%d 个客户端", historyClients)
 	r.History = &results.History{}
 	if err != nil {
@@ -91,23 +73,18 @@ func (l *lab) tryHistory(ctx context.Context, spec assembly.Spec, f *fleet, try 
 
 func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, try int) (*historyLoad, error) {
 	v := &lifecycleLoad{
-		lab: l, fleet: f, rec: newRecord(), slots: make(chan struct{}, historyClients), calls: make(map[string][]call),
+		slots: make(chan struct{}, historyClients), calls: make(map[string][]call),
 		goods: goods{units: historyUnits, coupons: historyUnits},
 	}
 	seed := l.Seed<<8 + uint64(try)
-	h := &historyLoad{
-		lifecycleLoad: v, random: rand.New(rand.NewPCG(seed, 0)),
-		asked: make(map[string]bool), ids: make(map[string]bool),
-	}
-	return h, v.create(ctx, spec, fmt.Sprintf("history%d", try), client.Setting{})
+	return &historyLoad{v, rand.New(rand.NewPCG(seed, 0))}, v.create(ctx, l, spec, f, fmt.Sprintf("history%d", try), client.Setting{})
 }
 
 // run runs the parts of a history. A sound strategy first sells, gives back and changes its stock,
-// then does so again while something fails. At the end every strategy sells out: a refusal while
-// units are left then cannot be explained.
+// then does so again while something fails. At the end every strategy sells out, so that the
+// check detects a strategy that has refused an order while units were left.
 func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, err error) {
-	hide := h.display.show(spec.Name, historyUnits, h.rec)
-	defer hide()
+	h.tell("%s: loading\n", spec.Name)
 	end = soldOut
 	if spec.Sound {
 		h.part(ctx, func() bool { return true })
@@ -248,18 +225,12 @@ func (h *historyLoad) take(ctx context.Context, n int, asked order, repeats bool
 	if p.repeat == later || !repeats {
 		p.repeat = never
 	}
-	a := h.place(ctx, h.rec, h.fleet, n, asked, p).answer
+	a := h.place(ctx, n, asked, p).answer
 	h.rec.add(a)
 	if a.outcome == queued {
 		limited, cancel := context.WithTimeout(ctx, followLimit)
-		h.followOne(limited, h.rec, &a, func(try int) string { return h.fleet.url(n + try) })
+		h.followOne(limited, &a, func(try int) string { return h.fleet.url(n + try) })
 		cancel()
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.asked[asked.BuyerID] = true
-	if a.order.ID != "" {
-		h.ids[a.order.ID] = true
 	}
 	return a
 }
@@ -318,18 +289,25 @@ func (h *historyLoad) rest(ctx context.Context) error {
 	return nil
 }
 
-// readOrders reads every order, and lists those of each buyer.
+// readOrders lists the orders of each buyer, and reads them and those that an answer named.
 func (h *historyLoad) readOrders(ctx context.Context) error {
 	ctx = history.As(ctx, "auditor")
 	s, err := h.client.At(h.fleet.url(0))
 	if err != nil {
 		return err
 	}
-	for buyer := range h.asked {
+	buyers, ids := make(map[string]bool), make(map[string]bool)
+	for _, a := range h.rec.answers {
+		buyers[a.asked.BuyerID] = true
+		if a.order.ID != "" {
+			ids[a.order.ID] = true
+		}
+	}
+	for buyer := range buyers {
 		err := untilRead(ctx, func() error {
 			page, err := s.ListOrders(ctx, client.OrderFilter{BuyerID: buyer})
 			for _, o := range page.Orders {
-				h.ids[o.ID] = true
+				ids[o.ID] = true
 			}
 			return err
 		})
@@ -337,7 +315,7 @@ func (h *historyLoad) readOrders(ctx context.Context) error {
 			return err
 		}
 	}
-	for id := range h.ids {
+	for id := range ids {
 		err := untilRead(ctx, func() error {
 			_, err := s.Order(ctx, id)
 			return err

@@ -207,19 +207,20 @@ func TestJudgeHistory(t *testing.T) {
 func TestHistories_Incomplete(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "history.jsonl")
-	file, err := newHistoryFile(name)
+	file, err := os.Create(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{settings: settings{History: name}, history: file, display: newDisplay(io.Discard)}
-	h := &historyLoad{lifecycleLoad: &lifecycleLoad{lab: l, rec: newRecord()}, random: rand.New(rand.NewPCG(1, 1))}
+	recorder := history.NewRecorder(file)
+	l := &lab{settings: settings{History: name}, history: recorder, stderr: io.Discard}
+	h := &historyLoad{lifecycleLoad: &lifecycleLoad{loading: &loading{lab: l, rec: newRecord()}}, random: rand.New(rand.NewPCG(1, 1))}
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := h.run(interrupted, assembly.Spec{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
-	_ = file.file.Close()
-	file.Fault("a call", func() {})
+	_ = file.Close()
+	recorder.Fault("a call", func() {})
 	if verdicts, err := h.verdicts(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("without a call: %v, %v", verdicts, err)
 	}

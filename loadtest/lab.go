@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lab/machine"
 	"github.com/holdfast-stock/holdfast/internal/store"
 	"github.com/holdfast-stock/holdfast/internal/testenv"
+	"github.com/holdfast-stock/holdfast/loadtest/history"
 	"github.com/holdfast-stock/holdfast/loadtest/report"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
@@ -31,12 +32,11 @@ import (
 // command line names none.
 type lab struct {
 	settings
-	t       testenv.T
-	args    []string
-	stdout  io.Writer
-	display *display
-	client  *load.Client
-	admin   *load.Client // sends requests with --admin-token
+	t              testenv.T
+	args           []string
+	stdout, stderr io.Writer
+	client         *load.Client
+	admin          *load.Client // sends requests with --admin-token
 
 	sql      *store.SQL            // nil if the audit cannot read the database
 	redis    redis.UniversalClient // nil if the audit cannot read the gate
@@ -45,19 +45,22 @@ type lab struct {
 	runID    string                // part of every SKU, so that runs share no SKUs
 	created  []string              // SKUs of this run
 	samples  chan struct{}         // its capacity bounds the samples under way
-	history  *historyFile          // nil without --history
+	history  *history.Recorder     // nil without --history
 }
 
 // newLab opens the stores and builds the service.
 func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout, stderr io.Writer) (l *lab, err error) {
 	l = &lab{
-		settings: s, t: t, args: args, stdout: stdout, display: newDisplay(stderr), samples: make(chan struct{}, maxSamples),
+		settings: s, t: t, args: args, stdout: stdout, stderr: stderr, samples: make(chan struct{}, maxSamples),
 		runID: strconv.FormatInt(time.Now().UnixMicro(), 36),
 	}
 	if s.History != "" {
-		if l.history, err = newHistoryFile(s.History); err != nil {
+		file, err := os.Create(s.History)
+		if err != nil {
 			return l, commandline.Usagef("--history: %w", err)
 		}
+		t.Cleanup(func() { _ = file.Close() })
+		l.history = history.NewRecorder(file)
 	}
 	l.client, l.admin = newClients(s.AdminToken, l.history)
 	defer func() {
@@ -76,12 +79,12 @@ func newLab(ctx context.Context, t testenv.T, s settings, args []string, stdout,
 	if len(s.Targets) > 0 || s.clean {
 		return l, nil
 	}
-	return l, l.buildService(stderr)
+	return l, l.buildService()
 }
 
 // newClients returns the clients of the buyers and of the administrator. They share their
 // connections.
-func newClients(adminToken string, file *historyFile) (buyers, admin *load.Client) {
+func newClients(adminToken string, recorder *history.Recorder) (buyers, admin *load.Client) {
 	const timeout = 30 * time.Second
 	transport := &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
 	buyers = load.NewClient(transport, client.WithTryTimeout(timeout))
@@ -89,9 +92,9 @@ func newClients(adminToken string, file *historyFile) (buyers, admin *load.Clien
 	if adminToken != "" {
 		admin = load.NewClient(transport, client.WithTryTimeout(timeout), client.WithToken(adminToken))
 	}
-	if file != nil {
-		buyers.Observe(file.Observe)
-		admin.Observe(file.Observe)
+	if recorder != nil {
+		buyers.Observe(recorder.Observe)
+		admin.Observe(recorder.Observe)
 	}
 	return buyers, admin
 }
@@ -140,9 +143,9 @@ func withFlag(flag string, err error) error {
 }
 
 // buildService builds the service, unless --api names a program.
-func (l *lab) buildService(stderr io.Writer) (err error) {
+func (l *lab) buildService() (err error) {
 	if l.API == "" {
-		fmt.Fprintln(stderr, "building ./cmd/api")
+		l.tell("building ./cmd/api\n")
 		l.program = testenv.Build(l.t, "./cmd/api")
 	} else if l.program, err = filepath.Abs(l.API); err != nil {
 		return fmt.Errorf("--api: %w", err)
@@ -152,9 +155,6 @@ func (l *lab) buildService(stderr io.Writer) (err error) {
 
 func (l *lab) close() {
 	l.client.CloseIdleConnections()
-	if l.history != nil {
-		_ = l.history.file.Close()
-	}
 	if l.sql != nil {
 		_ = l.sql.Close()
 	}
@@ -164,6 +164,19 @@ func (l *lab) close() {
 	case l.redis != nil:
 		_ = l.redis.Close()
 	}
+}
+
+// tell reports progress.
+func (l *lab) tell(format string, args ...any) { fmt.Fprintf(l.stderr, format, args...) }
+
+// hasColors reports whether w is a terminal that understands escape codes, and NO_COLOR is not set.
+func hasColors(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok || os.Getenv("TERM") == "dumb" || os.Getenv("NO_COLOR") != "" {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // run loads the strategies, prints the table, writes the report and deletes the rows of
@@ -179,7 +192,8 @@ func (l *lab) run(ctx context.Context) error {
 			if ctx.Err() != nil && result.Verdict == results.AsPromised && !l.knownToOversell(spec) {
 				result.Verdict = results.Undecided // a load that should follow the rush did not run
 			}
-			l.display.done(result)
+			l.tell("%-13s %s: %d accepted of %d units, %d oversold, %d failed\n",
+				result.Strategy, result.Verdict, result.Accepted, result.Stock, result.Oversold, result.Failed)
 			run.Strategies = append(run.Strategies, *result)
 		}
 		if ctx.Err() != nil {
@@ -187,7 +201,7 @@ func (l *lab) run(ctx context.Context) error {
 			break
 		}
 	}
-	report.WriteTable(l.stdout, run, isTerminal(l.stdout) && os.Getenv("NO_COLOR") == "")
+	report.WriteTable(l.stdout, run, hasColors(l.stdout))
 	err := writeReport(l.Out, run)
 	broken := run.Count(results.Broken) > 0
 	err = errors.Join(err, l.tidy(context.WithoutCancel(ctx), broken))
@@ -345,23 +359,16 @@ func (l *lab) loadFleet(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 		return l.arrive(ctx, spec, f, l.Rate)
 	}
 	for try := 1; ; try++ {
-		result, conclusive, err := l.rush(ctx, spec, f, try)
+		result, conclusive, err := l.rush(ctx, spec, f, fmt.Sprint(try), l.Stock, true)
 		switch {
 		case err != nil, ctx.Err() != nil, l.knownToOversell(spec) && (conclusive || try == maxTries):
 			return result, err
 		case conclusive || try == maxTries:
-			keys, err := l.keysRush(ctx, spec, f)
+			keys, _, err := l.rush(ctx, spec, f, "keys", min(l.Stock, maxKeysStock), false)
 			if keys != nil {
 				judgeKeys(result, keys)
 			}
 			return result, err
 		}
 	}
-}
-
-// createStock creates a SKU for one load and returns its name.
-func (l *lab) createStock(ctx context.Context, f *fleet, spec assembly.Spec, part string, units int64) (sku string, err error) {
-	sku = fmt.Sprintf(prefix+"%s-%s-%s", l.runID, spec.Name, part)
-	l.created = append(l.created, sku) // the SKU may exist even if the call fails
-	return sku, l.admin.Create(ctx, f.url(0), sku, client.Setting{Kind: client.Product, Total: units})
 }

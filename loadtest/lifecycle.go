@@ -75,11 +75,9 @@ type goods struct {
 // lifecycleLoad is a load in which buyers order, and then pay, cancel, or let their orders
 // expire. It is safe for concurrent use.
 type lifecycleLoad struct {
-	*lab
-	fleet  *fleet
+	*loading
 	goods  goods
 	buyers []string
-	rec    *record
 	watch  *watch
 	due    []sent        // requests to repeat after the load
 	slots  chan struct{} // its capacity bounds the calls under way
@@ -97,16 +95,16 @@ func (l *lab) runLifecycle(ctx context.Context, spec assembly.Spec, f *fleet) (*
 	if err != nil {
 		return nil, err
 	}
-	v.watch = l.startWatch(ctx, spec, f, v.goods.product, v.goods.coupon)
+	v.watch = v.startWatch(ctx, v.goods.product, v.goods.coupon)
 	defer v.watch.end()
-	cost := l.startMeter(ctx, f.pids())
-	hide := l.display.show(spec.Name, l.Stock, v.rec)
+	cost := v.startMeter(ctx)
+	stop := v.showProgress(spec.Name)
 	v.order(ctx)
 	v.owners.Wait()
-	v.repeatAll(ctx, v.rec, v.fleet, v.due) // the repeats come after all changes of the orders
-	hide()
+	v.repeatAll(ctx, v.due) // the repeats come after all changes of the orders
+	stop()
 	cost.stop(ctx)
-	r := l.newResult(spec, v.rec, l.Stock)
+	r := v.newResult(l.Stock)
 	r.Describe("orders for %v, %d clients, payment window %v", "下单持续 %v，%d 个客户端，付款时限 %v", 2*l.PaymentWindow, l.Clients, l.PaymentWindow)
 	addTimes(r, v.rec)
 	r.Sales = nil // their chart would not show returned units
@@ -137,21 +135,22 @@ func (v *lifecycleLoad) judge(ctx context.Context, r *results.Result, t terms) e
 // coupons that some orders exceed the buyer limit, and some find the coupons sold out.
 func (l *lab) newLifecycleLoad(ctx context.Context, spec assembly.Spec, f *fleet) (*lifecycleLoad, error) {
 	v := &lifecycleLoad{
-		lab: l, fleet: f, rec: newRecord(), slots: make(chan struct{}, l.Clients), calls: make(map[string][]call),
+		slots: make(chan struct{}, l.Clients), calls: make(map[string][]call),
 		goods: goods{units: l.Stock, coupons: max(l.Stock/8, 1)},
 	}
 	name := buyers(l.Seed, 0)
 	for range max(l.Stock/10, 1) {
 		v.buyers = append(v.buyers, name())
 	}
-	return v, v.create(ctx, spec, "life", client.Setting{BuyerLimit: new(int64(couponLimit))})
+	return v, v.create(ctx, l, spec, f, "life", client.Setting{BuyerLimit: new(int64(couponLimit))})
 }
 
 // create creates the SKUs. The coupon gets the given setting, with its kind and total replaced.
-func (v *lifecycleLoad) create(ctx context.Context, spec assembly.Spec, part string, coupon client.Setting) (err error) {
-	if v.goods.product, err = v.createStock(ctx, v.fleet, spec, part, v.goods.units); err != nil {
+func (v *lifecycleLoad) create(ctx context.Context, l *lab, spec assembly.Spec, f *fleet, part string, coupon client.Setting) (err error) {
+	if v.loading, err = l.begin(ctx, spec, f, part, v.goods.units); err != nil {
 		return err
 	}
+	v.goods.product = v.sku
 	v.goods.coupon = v.goods.product + "-coupon"
 	v.created = append(v.created, v.goods.coupon)
 	coupon.Kind, coupon.Total = client.Coupon, v.goods.coupons
@@ -167,12 +166,12 @@ func (v *lifecycleLoad) order(ctx context.Context) {
 	all := make([]*buyer, v.Clients)
 	for i := range all {
 		randoms[i], names[i] = rand.New(rand.NewPCG(v.Seed, uint64(i+1))), buyers(v.Seed, uint64(i+1))
-		all[i] = &buyer{lab: v.lab, fleet: v.fleet, rec: v.rec}
+		all[i] = &buyer{loading: v.loading}
 	}
 	<-load.Crowd(limited, v.Clients, func(i, n int) (pause time.Duration, more bool) {
 		a := all[i].order(ctx, i+n, v.request(randoms[i]), names[i]())
 		if n%sampleEvery == 0 {
-			v.sample(ctx, v.rec, a)
+			v.sample(ctx, a)
 		}
 		more = !v.rec.add(a)
 		switch a.outcome {

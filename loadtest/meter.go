@@ -25,8 +25,8 @@ type meter struct {
 	redisKnown, sqlKnown bool
 }
 
-func (l *lab) startMeter(ctx context.Context, instances []int) *meter {
-	m := &meter{lab: l, instances: instances}
+func (l *loading) startMeter(ctx context.Context) *meter {
+	m := &meter{lab: l.lab, instances: l.fleet.pids()}
 	for _, target := range l.Targets {
 		m.addTarget(target)
 	}

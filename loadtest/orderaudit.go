@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -28,7 +29,7 @@ const (
 
 // sample looks up an order right after its 201, when the order must be committed. It does nothing
 // if maxSamples other samples are under way.
-func (l *lab) sample(ctx context.Context, rec *record, a answer) {
+func (l *loading) sample(ctx context.Context, a answer) {
 	if l.sql == nil || a.outcome != accepted {
 		return
 	}
@@ -38,30 +39,27 @@ func (l *lab) sample(ctx context.Context, rec *record, a answer) {
 	default:
 		return
 	}
-	stored, err := l.orders(ctx, []string{a.order.ID})
+	stored, err := l.ordersWith(ctx, []string{a.order.ID})
 	switch _, found := stored[a.order.ID]; {
 	case ctx.Err() != nil:
 		return
 	case err == nil && !found:
-		rec.find(results.Early, a.order.String())
+		l.rec.find(results.Early, a.order.String())
 	}
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	rec.sampled++
-	if rec.sampleErr == nil {
-		rec.sampleErr = err
+	l.rec.mu.Lock()
+	defer l.rec.mu.Unlock()
+	l.rec.sampled++
+	if l.rec.sampleErr == nil {
+		l.rec.sampleErr = err
 	}
 }
 
 // String names the order in findings.
 func (o order) String() string { return fmt.Sprintf("%q for buyer %q", o.ID, o.BuyerID) }
 
-// differs describes how got differs from o, or that got does not exist. The status counts only if o
-// has one; a request has none.
-func (o order) differs(got order, found bool) results.Kind {
+// differs describes how got differs from o. The status counts only if o has one; a request has none.
+func (o order) differs(got order) results.Kind {
 	switch {
-	case !found:
-		return results.Missing
 	case got.BuyerID != o.BuyerID:
 		return results.OtherBuyer
 	case !slices.Equal(got.Lines, o.Lines):
@@ -74,26 +72,29 @@ func (o order) differs(got order, found bool) results.Kind {
 
 // checkAnswers compares every 201 and 202 with its request, with the other answers and with the
 // stores. It then compares every order in the ledger with the answers.
-func (l *lab) checkAnswers(ctx context.Context, rec *record, f *fleet, sku string) error {
-	promised := promisedOrders(rec)
-	l.readBack(ctx, rec, promised, f.url(0))
+func (l *loading) checkAnswers(ctx context.Context) error {
+	promised := promisedOrders(l.rec)
+	l.readBack(ctx, promised, l.fleet.url(0))
 	if l.sql == nil {
 		return nil
 	}
 	ids := slices.Sorted(maps.Keys(promised)) // sorted, so that repeated audits name the same order first
 	for chunk := range slices.Chunk(ids, maxIDs) {
-		stored, err := l.orders(ctx, chunk)
+		stored, err := l.ordersWith(ctx, chunk)
 		if err != nil {
 			return err
 		}
 		for _, id := range chunk {
-			got, found := stored[id]
-			if kind := promised[id].differs(got, found); kind != "" {
-				rec.find(kind, promised[id].String())
+			kind := results.Missing
+			if got := stored[id]; got != nil {
+				kind = promised[id].differs(got.order)
+			}
+			if kind != "" {
+				l.rec.find(kind, promised[id].String())
 			}
 		}
 	}
-	return l.checkLedger(ctx, rec, promised, sku)
+	return l.checkLedger(ctx, promised)
 }
 
 // promisedOrders returns the orders of all 201s by ID: the lines and buyer of the request, and the
@@ -104,7 +105,7 @@ func promisedOrders(rec *record) map[string]order {
 		if a.outcome != accepted && a.outcome != turnedDown {
 			continue
 		}
-		if a.order.ID == "" || a.asked.differs(a.order, true) != "" {
+		if a.order.ID == "" || a.asked.differs(a.order) != "" {
 			rec.find(results.WrongAnswer, fmt.Sprintf("%v, requested by %q", a.order, a.asked.BuyerID))
 		}
 		if a.order.ID == "" {
@@ -124,33 +125,34 @@ func promisedOrders(rec *record) map[string]order {
 // checkLedger looks for orders of the SKU that no answer named. Only a request with an unknown
 // outcome may have such an order. Each buyer has one request, which may have been repeated under
 // its key.
-func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]order, sku string) error {
-	answers := make(map[string]answer, len(rec.answers))
-	for _, a := range rec.answers {
+func (l *loading) checkLedger(ctx context.Context, promised map[string]order) error {
+	answers := make(map[string]answer, len(l.rec.answers))
+	for _, a := range l.rec.answers {
 		answers[a.asked.BuyerID] = a
 	}
-	stored, err := l.liveOrders(ctx, sku)
+	stored, err := l.ordersWhere(ctx, "orders.id"+withSKU+" AND orders.status IN ('pending', 'paid')", l.sku)
 	if err != nil {
-		return fmt.Errorf("listing the orders of %s: %w", sku, err)
+		return err
 	}
 	served := make(map[string]bool) // buyers whose only request already has its order
-	for _, o := range stored {
-		if p, known := promised[o.ID]; known {
+	for id := range stored {
+		if p, known := promised[id]; known {
 			served[p.BuyerID] = true
 		}
 	}
-	for _, o := range stored {
-		if _, known := promised[o.ID]; known {
+	for _, id := range slices.Sorted(maps.Keys(stored)) {
+		if _, known := promised[id]; known {
 			continue
 		}
+		o := stored[id]
 		a, asked := answers[o.BuyerID]
 		switch {
 		case served[o.BuyerID]:
-			rec.find(results.Doubled, o.String())
+			l.rec.find(results.Doubled, o.String())
 		case !asked || a.outcome == accepted:
-			rec.find(results.Unasked, o.String())
+			l.rec.find(results.Unasked, o.String())
 		case !a.unknown():
-			rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o, a.Failure()))
+			l.rec.find(results.Denied, fmt.Sprintf("%v, answered %s", o.order, a.Failure()))
 		default:
 			served[o.BuyerID] = true
 		}
@@ -158,62 +160,48 @@ func (l *lab) checkLedger(ctx context.Context, rec *record, promised map[string]
 	return nil
 }
 
-// liveOrders returns the pending and paid orders of the SKU, with their buyers only.
-func (l *lab) liveOrders(ctx context.Context, sku string) (stored []order, err error) {
-	err = l.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
-		var (
-			id uuid.UUID
-			o  order
-		)
-		if err := rows.Scan(&id, &o.BuyerID); err != nil {
-			return err
-		}
-		o.ID = id.String()
-		stored = append(stored, o)
-		return nil
-	}, `SELECT orders.id, orders.buyer_id FROM order_lines
-		JOIN orders ON orders.id = order_lines.order_id
-		WHERE order_lines.sku = ? AND orders.status IN ('pending', 'paid') ORDER BY orders.id`, sku)
-	return stored, err
-}
-
-// orders returns the orders with these IDs. It leaves out orders that do not exist, void
-// orders, which the service does not count as orders, and malformed IDs.
-func (l *lab) orders(ctx context.Context, ids []string) (map[string]order, error) {
+// ordersWith returns the orders with these IDs. It leaves out malformed IDs.
+func (l *lab) ordersWith(ctx context.Context, ids []string) (map[string]*storedOrder, error) {
 	var columns []any
 	for _, text := range ids {
 		if id, err := uuid.Parse(text); err == nil {
 			columns = append(columns, l.column(id))
 		}
 	}
-	found := make(map[string]order, len(columns))
-	if len(columns) == 0 {
-		return found, nil
-	}
+	return l.ordersWhere(ctx, "orders.id IN ?", columns)
+}
+
+// withSKU is the SQL condition that an ID belongs to an order with a line of the SKU, the parameter.
+const withSKU = " IN (SELECT order_id FROM order_lines WHERE sku = ?)"
+
+// ordersWhere returns the orders that meet the condition, by ID, without their history and payments.
+// It leaves out void orders, which the service does not count as orders.
+func (l *lab) ordersWhere(ctx context.Context, condition string, parameter any) (map[string]*storedOrder, error) {
+	stored := make(map[string]*storedOrder)
 	err := l.sql.Ledger().QueryEach(ctx, func(rows *sql.Rows) error {
 		var (
 			id       uuid.UUID
-			o        order
+			o        = &storedOrder{}
 			sku      *string
 			quantity *int64
 		)
-		if err := rows.Scan(&id, &o.BuyerID, &o.Status, &sku, &quantity); err != nil {
+		if err := rows.Scan(&id, &o.BuyerID, &o.Status, &o.payment, &o.restocked, &sku, &quantity); err != nil {
 			return err
 		}
 		o.ID = id.String()
-		o.Lines = found[o.ID].Lines
+		o = cmp.Or(stored[o.ID], o)
+		stored[o.ID] = o
 		if sku != nil {
 			o.Lines = append(o.Lines, line{SKU: *sku, Quantity: *quantity})
 		}
-		found[o.ID] = o
 		return nil
-	}, `SELECT orders.id, orders.buyer_id, orders.status, order_lines.sku, order_lines.quantity
+	}, `SELECT orders.id, orders.buyer_id, orders.status, orders.payment_id, orders.restocked, order_lines.sku, order_lines.quantity
 		FROM orders LEFT JOIN order_lines ON order_lines.order_id = orders.id
-		WHERE orders.id IN ? AND orders.status <> 'void' ORDER BY orders.id, order_lines.sku`, columns)
+		WHERE orders.status <> 'void' AND `+condition+` ORDER BY orders.id, order_lines.sku`, parameter)
 	if err != nil {
-		return nil, fmt.Errorf("looking up orders: %w", err)
+		return nil, fmt.Errorf("reading orders: %w", err)
 	}
-	return found, nil
+	return stored, nil
 }
 
 // column converts an ID to the type of the database's column.
@@ -223,13 +211,16 @@ func (l *lab) column(id uuid.UUID) any {
 
 // readBack reads every promised order from the service. Without a database, this is the
 // only check of the orders.
-func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]order, url string) {
+func (l *loading) readBack(ctx context.Context, promised map[string]order, url string) {
 	var readers errgroup.Group
 	readers.SetLimit(maxReaders)
 	for id, want := range promised {
 		readers.Go(func() error {
 			status, got := l.look(ctx, url, id)
-			kind := want.differs(got, status == http.StatusOK && got.ID == id)
+			kind := results.Missing
+			if status == http.StatusOK && got.ID == id {
+				kind = want.differs(got)
+			}
 			if kind == "" && want.ExpiresAt != nil && (got.ExpiresAt == nil || !got.ExpiresAt.Equal(*want.ExpiresAt)) {
 				kind = results.OtherExpiry
 			}
@@ -237,7 +228,7 @@ func (l *lab) readBack(ctx context.Context, rec *record, promised map[string]ord
 				kind = results.Unread
 			}
 			if kind != "" {
-				rec.find(kind, want.String())
+				l.rec.find(kind, want.String())
 			}
 			return nil
 		})

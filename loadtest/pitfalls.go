@@ -34,7 +34,7 @@ type pitfallSettings struct {
 	ZooKeeper string   `name:"zookeeper" placeholder:"HOST:PORT" help:"A ZooKeeper server."`
 	Language  string   `default:"en" enum:"en,zh-CN" help:"Language of the timelines that are printed: ${enum}."`
 	Out       string   `placeholder:"FOLDER" help:"Add the timelines to results.json and report.html in this folder."`
-	Names     []string `arg:"" optional:"" name:"name" help:"Only these experiments."`
+	Names     []string `arg:"" optional:"" name:"name" enum:"${pitfalls}" help:"Only these experiments."`
 
 	chosen []pitfall.Pitfall
 }
@@ -50,21 +50,15 @@ func parsePitfalls(args []string, stdout io.Writer) (*pitfallSettings, error) {
 	s := &pitfallSettings{}
 	return s, commandline.Parse(s, args, nil, stdout, s.check,
 		kong.Name("go run ./loadtest pitfalls"),
-		kong.Description("Runs the mistakes that articles about locks and flash sales warn about, and prints for each a timeline, its damage, and the fixes without damage."))
+		kong.Description("Runs the mistakes that articles about locks and flash sales warn about, and prints for each a timeline, its damage, and the fixes without damage."),
+		kong.Vars{"pitfalls": strings.Join(pitfall.Names(), ",")})
 }
 
-// check checks the names and the values of the flags.
+// check chooses the experiments, and checks the values of the flags.
 func (s *pitfallSettings) check(*kong.Context) error {
-	for _, name := range s.Names {
-		p, found := pitfall.Find(name)
-		if !found {
-			return fmt.Errorf("there is no pitfall %q: expected %s", name, strings.Join(pitfall.Names(), ", "))
-		}
-		s.chosen = append(s.chosen, p)
-	}
-	if len(s.chosen) == 0 {
-		s.chosen = pitfall.Table()
-	}
+	s.chosen = slices.DeleteFunc(pitfall.Table(), func(p pitfall.Pitfall) bool {
+		return len(s.Names) > 0 && !slices.Contains(s.Names, p.Name)
+	})
 	if s.DB != "" && !strings.HasPrefix(s.DB, "mysql://") {
 		return fmt.Errorf("--db: the experiments use MariaDB or MySQL: expected mysql://…")
 	}
@@ -108,7 +102,7 @@ const maxParallelPitfalls = 4
 
 // run runs the chosen pitfalls, prints them in their order and adds them to the report.
 func (s *pitfallSettings) run(ctx context.Context, args []string, stdout io.Writer) error {
-	timelines, err := report.NewTimelines(stdout, s.chinese(), isTerminal(stdout) && os.Getenv("NO_COLOR") == "")
+	timelines, err := report.NewTimelines(stdout, s.chinese(), hasColors(stdout))
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func TestPitfallsUsage(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"no-expiri"}, `there is no pitfall "no-expiri": expected no-expiry, expiry-second-call, `},
+		{[]string{"no-expiri"}, `must be one of "no-expiry","expiry-second-call",`},
 		{[]string{"--db", "postgres://localhost/shop"}, "--db: the experiments use MariaDB or MySQL"},
 		{[]string{"--zookeeper", "localhost"}, "--zookeeper: not host:port"},
 		{[]string{"--out", "/dev/null/folder"}, "--out: "},

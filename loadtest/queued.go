@@ -24,18 +24,18 @@ const (
 // accepted or as turned down. An order that no instance knows counts as accepted: the
 // audit reports it as missing. An order that is still queued at followLimit is a finding.
 // Call it after the load, also after an interrupted one.
-func (l *lab) follow(ctx context.Context, rec *record, f *fleet) {
-	if rec.queued.Load() == 0 {
+func (l *loading) follow(ctx context.Context) {
+	if l.rec.queued.Load() == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), followLimit)
 	defer cancel()
 	var readers errgroup.Group
 	readers.SetLimit(maxReaders)
-	for i := range rec.answers {
-		if rec.answers[i].outcome == queued {
+	for i := range l.rec.answers {
+		if l.rec.answers[i].outcome == queued {
 			readers.Go(func() error {
-				l.followOne(ctx, rec, &rec.answers[i], func(try int) string { return f.url(i + try) })
+				l.followOne(ctx, &l.rec.answers[i], func(try int) string { return l.fleet.url(i + try) })
 				return nil
 			})
 		}
@@ -44,25 +44,25 @@ func (l *lab) follow(ctx context.Context, rec *record, f *fleet) {
 }
 
 // followOne follows one order. It asks the instance url(n) at the n-th try.
-func (l *lab) followOne(ctx context.Context, rec *record, a *answer, url func(try int) string) {
+func (l *loading) followOne(ctx context.Context, a *answer, url func(try int) string) {
 	for try := 0; ; try++ {
 		status, got := l.look(ctx, url(try), a.order.ID)
 		switch {
 		case status == http.StatusNotFound:
 			a.outcome, a.order.Status = accepted, ""
-			rec.accepted.Add(1)
+			l.rec.accepted.Add(1)
 			return
 		case status == http.StatusOK && got.Status == client.OrderRefused:
 			a.outcome, a.order.Status = turnedDown, got.Status
-			rec.turnedDown.Add(1)
+			l.rec.turnedDown.Add(1)
 			return
 		case status == http.StatusOK && got.Status != client.OrderQueued:
 			a.outcome, a.order.Status = accepted, got.Status
-			rec.accepted.Add(1)
+			l.rec.accepted.Add(1)
 			return
 		}
 		if retry.Sleep(ctx, followPause) != nil {
-			rec.find(results.Unended, a.order.String())
+			l.rec.find(results.Unended, a.order.String())
 			return
 		}
 	}
@@ -70,21 +70,21 @@ func (l *lab) followOne(ctx context.Context, rec *record, a *answer, url func(tr
 
 // sampleQueued looks an order up right after its 202, at another instance. Every instance
 // must know it.
-func (l *lab) sampleQueued(ctx context.Context, rec *record, url string, a answer) {
+func (l *loading) sampleQueued(ctx context.Context, url string, a answer) {
 	if a.outcome != queued {
 		return
 	}
 	status, _ := l.look(ctx, url, a.order.ID)
 	switch status {
 	case http.StatusNotFound:
-		rec.find(results.Unseen, a.order.String())
+		l.rec.find(results.Unseen, a.order.String())
 	case http.StatusOK:
 	default: // no answer, for example because the instance was killed
 		return
 	}
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	rec.sampled++
+	l.rec.mu.Lock()
+	defer l.rec.mu.Unlock()
+	l.rec.sampled++
 }
 
 // look reads an order from the service. A status of 0 means that there was no answer, or a 200 that

@@ -65,11 +65,11 @@ func TestFollow(t *testing.T) {
 				stored.Status = client.OrderStatus(test.stored)
 				l.store(t, stored)
 			}
-			l.follow(t.Context(), rec, l.fleet)
+			l.follow(t.Context())
 			if rec.answers[0].outcome != test.outcome || rec.queued.Load() != 1 || rec.accepted.Load()+rec.turnedDown.Load() != 1 || (rec.turnedDown.Load() == 1) != (test.outcome == turnedDown) {
 				t.Errorf("the order is %s; %d queued, %d accepted, %d turned down", rec.answers[0].outcome, rec.queued.Load(), rec.accepted.Load(), rec.turnedDown.Load())
 			}
-			if err := l.checkAnswers(t.Context(), rec, l.fleet, "lt-sku"); err != nil {
+			if err := l.checkAnswers(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			expectKinds(t, rec, test.want)
@@ -85,12 +85,12 @@ func TestFollowGivesUp(t *testing.T) {
 		_, _ = w.Write([]byte(`{"id":"any","status":"queued"}`))
 	}))
 	defer service.Close()
-	l := &lab{client: load.NewClient(http.DefaultTransport)}
 	rec := newRecord()
+	l := &loading{lab: &lab{client: load.NewClient(http.DefaultTransport)}, rec: rec}
 	rec.add(answeredQueued(numbered(1)))
 	ctx, cancel := context.WithCancel(t.Context())
 	asked := 0
-	l.followOne(ctx, rec, &rec.answers[0], func(int) string {
+	l.followOne(ctx, &rec.answers[0], func(int) string {
 		if asked++; asked == 2 {
 			cancel()
 		}
@@ -112,13 +112,13 @@ func TestSampleQueued(t *testing.T) {
 		http.NotFound(w, r)
 	}))
 	defer service.Close()
-	l := &lab{client: load.NewClient(http.DefaultTransport)}
 	rec := newRecord()
+	l := &loading{lab: &lab{client: load.NewClient(http.DefaultTransport)}, rec: rec}
 	for n := range 3 {
-		l.sampleQueued(t.Context(), rec, service.URL, answeredQueued(numbered(n)))
+		l.sampleQueued(t.Context(), service.URL, answeredQueued(numbered(n)))
 	}
-	l.sampleQueued(t.Context(), rec, "http://127.0.0.1:1", answeredQueued(numbered(1))) // no answer
-	l.sampleQueued(t.Context(), rec, service.URL, answered(numbered(0), refused, 409, client.SoldOut))
+	l.sampleQueued(t.Context(), "http://127.0.0.1:1", answeredQueued(numbered(1))) // no answer
+	l.sampleQueued(t.Context(), service.URL, answered(numbered(0), refused, 409, client.SoldOut))
 	if found := rec.found(); len(found) != 1 || found[0].Kind != results.Unseen || found[0].Count != 2 || rec.sampled != 3 {
 		t.Errorf("%v, %d sampled", found, rec.sampled)
 	}

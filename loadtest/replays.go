@@ -80,9 +80,9 @@ type sent struct {
 }
 
 // try sends a request for the order once, to the n-th instance.
-func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
-	got := l.client.Place(ctx, f.url(n), asked.request(p.key))
-	rec.heard(got)
+func (l *loading) try(ctx context.Context, n int, asked order, p plan) sent {
+	got := l.client.Place(ctx, l.fleet.url(n), asked.request(p.key))
+	l.rec.heard(got)
 	return sent{answerTo(asked, got), n, p}
 }
 
@@ -90,27 +90,27 @@ func (l *lab) try(ctx context.Context, rec *record, f *fleet, n int, asked order
 // counts. A request with a key whose outcome is unknown is sent again, as a client would
 // do. A refusal of the second request counts, because the service has looked up the key: an
 // order that the audit finds under the key contradicts it.
-func (l *lab) place(ctx context.Context, rec *record, f *fleet, n int, asked order, p plan) sent {
+func (l *loading) place(ctx context.Context, n int, asked order, p plan) sent {
 	var (
 		twin sent
 		both sync.WaitGroup
 	)
 	if p.repeat == together {
-		both.Go(func() { twin = l.try(ctx, rec, f, p.again(n), asked, p) })
+		both.Go(func() { twin = l.try(ctx, p.again(n), asked, p) })
 	}
-	first := l.try(ctx, rec, f, n, asked, p)
+	first := l.try(ctx, n, asked, p)
 	both.Wait()
 	if p.repeat == together {
-		first = rec.pair(first, twin)
+		first = l.rec.pair(first, twin)
 	}
 	if p.key != "" && first.outcome == failed && first.unknown() && retry.Sleep(ctx, load.FailurePause) == nil {
-		if second := l.try(ctx, rec, f, n+1, asked, p); second.promised() || second.outcome == refused {
+		if second := l.try(ctx, n+1, asked, p); second.promised() || second.outcome == refused {
 			second.Took += first.Took + load.FailurePause
 			return second
 		}
 	}
 	if p.repeat == atOnce {
-		l.repeat(ctx, rec, f, first)
+		l.repeat(ctx, first)
 	}
 	return first
 }
@@ -139,24 +139,24 @@ func (r *record) pair(first, twin sent) sent {
 
 // repeat sends again a request whose answer named an order, and compares the answers. They must be
 // the same, whatever happened to the order and the stock since.
-func (l *lab) repeat(ctx context.Context, rec *record, f *fleet, first sent) {
+func (l *loading) repeat(ctx context.Context, first sent) {
 	if !first.promised() {
 		return
 	}
 	n := first.plan.again(first.n)
-	second := l.try(ctx, rec, f, n, first.asked, first.plan)
-	rec.repeats.Add(1)
+	second := l.try(ctx, n, first.asked, first.plan)
+	l.rec.repeats.Add(1)
 	switch {
 	case second.outcome == failed:
-		rec.fail("repeat: " + second.Failure())
-		rec.repeatsFailed.Add(1)
-	case first.Outcome() == queued && !second.repeats(first) && l.wasTurnedDown(ctx, f.url(n), first.order.ID):
-		second.at = time.Since(rec.start) // the key was free again, so this is another order
+		l.rec.fail("repeat: " + second.Failure())
+		l.rec.repeatsFailed.Add(1)
+	case first.Outcome() == queued && !second.repeats(first) && l.wasTurnedDown(ctx, l.fleet.url(n), first.order.ID):
+		second.at = time.Since(l.rec.start) // the key was free again, so this is another order
 		if second.promised() {
-			rec.add(second.answer)
+			l.rec.add(second.answer)
 		}
 	default:
-		rec.compare(first, second)
+		l.rec.compare(first, second)
 	}
 }
 
@@ -185,9 +185,7 @@ func (r *record) compare(first, second sent) {
 
 // buyer is a client of the crowd: it sends one order after the other, and repeats.
 type buyer struct {
-	*lab
-	fleet    *fleet
-	rec      *record
+	*loading
 	measured bool   // repeats wait until the load has been measured
 	due      []sent // requests to repeat
 }
@@ -199,26 +197,26 @@ func (c *buyer) order(ctx context.Context, n int, asked order, name string) answ
 	if c.measured && p.repeat != never {
 		p.repeat = later
 	}
-	s := c.place(ctx, c.rec, c.fleet, n, asked, p)
+	s := c.place(ctx, n, asked, p)
 	s.at = time.Since(c.rec.start)
 	if p.repeat == later && (!c.measured || len(c.due) < maxDue) {
 		c.due = append(c.due, s)
 	}
 	if !c.measured && len(c.due) > 0 && n >= c.due[0].n+laterBy {
-		c.repeat(ctx, c.rec, c.fleet, c.due[0])
+		c.repeat(ctx, c.due[0])
 		c.due = c.due[1:]
 	}
 	return s.answer
 }
 
 // repeatAll repeats the orders that are left after a load, some at a time.
-func (l *lab) repeatAll(ctx context.Context, rec *record, f *fleet, all []sent) {
+func (l *loading) repeatAll(ctx context.Context, all []sent) {
 	var repeaters errgroup.Group
 	repeaters.SetLimit(maxReaders)
 	for _, s := range all {
 		repeaters.Go(func() error {
 			if ctx.Err() == nil {
-				l.repeat(ctx, rec, f, s)
+				l.repeat(ctx, s)
 			}
 			return nil
 		})

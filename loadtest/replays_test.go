@@ -60,9 +60,9 @@ type reply struct {
 	replayed bool
 }
 
-// replying returns a lab and a service that gives these answers to POST /orders, one after the
+// replying returns a load on a service that gives these answers to POST /orders, one after the
 // other. Later requests get no answer. GET returns the first of these answers.
-func replying(t *testing.T, replies ...reply) (*lab, *fleet) {
+func replying(t *testing.T, replies ...reply) *loading {
 	t.Helper()
 	var n atomic.Int64
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +82,7 @@ func replying(t *testing.T, replies ...reply) (*lab, *fleet) {
 		_, _ = w.Write([]byte(reply.text))
 	}))
 	t.Cleanup(service.Close)
-	return &lab{client: load.NewClient(http.DefaultTransport)}, &fleet{urls: []string{service.URL}}
+	return &loading{lab: &lab{client: load.NewClient(http.DefaultTransport)}, fleet: &fleet{urls: []string{service.URL}}, rec: newRecord()}
 }
 
 const (
@@ -115,9 +115,9 @@ func TestRepeat(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			l, f := replying(t, test.first, test.second)
-			rec := newRecord()
-			l.place(t.Context(), rec, f, 0, numbered(1), plan{key: "k", repeat: atOnce})
+			l := replying(t, test.first, test.second)
+			rec := l.rec
+			l.place(t.Context(), 0, numbered(1), plan{key: "k", repeat: atOnce})
 			expectRepeat(t, rec, test.wrong, test.failed)
 		})
 	}
@@ -159,11 +159,11 @@ func TestTogether(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			for _, answers := range [][2]reply{{test.first, test.second}, {test.second, test.first}} {
-				l, f := replying(t, answers[0])
-				_, other := replying(t, answers[1])
-				f.urls = append(f.urls, other.urls...)
-				rec := newRecord()
-				s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: "k", repeat: together, other: true})
+				l := replying(t, answers[0])
+				other := replying(t, answers[1])
+				l.fleet.urls = append(l.fleet.urls, other.fleet.urls...)
+				rec := l.rec
+				s := l.place(t.Context(), 0, numbered(1), plan{key: "k", repeat: together, other: true})
 				if s.outcome != test.outcome || s.unknown() != (test.outcome == failed) {
 					t.Errorf("the answer that counts is %s, unknown %v, want %s", s.outcome, s.unknown(), test.outcome)
 				}
@@ -181,9 +181,9 @@ func TestTogether(t *testing.T) {
 // TestTurnedDownKey repeats a queued order that was refused meanwhile, so that its key is free.
 func TestTurnedDownKey(t *testing.T) {
 	t.Parallel()
-	l, f := replying(t, reply{202, `{"id":"o-1","status":"refused"}`, false}, reply{202, otherText, false})
-	rec := newRecord()
-	l.place(t.Context(), rec, f, 0, numbered(1), plan{key: "k", repeat: atOnce})
+	l := replying(t, reply{202, `{"id":"o-1","status":"refused"}`, false}, reply{202, otherText, false})
+	rec := l.rec
+	l.place(t.Context(), 0, numbered(1), plan{key: "k", repeat: atOnce})
 	if found := rec.found(); len(found) > 0 || rec.queued.Load() != 1 {
 		t.Errorf("%v, %d further orders queued", found, rec.queued.Load())
 	}
@@ -207,9 +207,9 @@ func TestUnknownIsRepeated(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			l, f := replying(t, reply{503, unavailableText, false}, test.second)
-			rec := newRecord()
-			s := l.place(t.Context(), rec, f, 0, numbered(1), plan{key: test.key})
+			l := replying(t, reply{503, unavailableText, false}, test.second)
+			rec := l.rec
+			s := l.place(t.Context(), 0, numbered(1), plan{key: test.key})
 			if s.outcome != test.outcome || s.unknown() != test.unknown || rec.uncertain.Load() != 1 {
 				t.Errorf("%s, unknown: %t, %d unknown outcomes", s.outcome, s.unknown(), rec.uncertain.Load())
 			}
@@ -237,14 +237,15 @@ func TestClientRepeats(t *testing.T) {
 				defer server.Close()
 				urls = append(urls, server.URL)
 			}
-			l, f, rec := &lab{client: load.NewClient(http.DefaultTransport)}, &fleet{urls: urls}, newRecord()
-			c, name := &buyer{lab: l, fleet: f, rec: rec, measured: measured}, buyers(1, 1)
+			rec := newRecord()
+			l := &loading{lab: &lab{client: load.NewClient(http.DefaultTransport)}, fleet: &fleet{urls: urls}, rec: rec}
+			c, name := &buyer{loading: l, measured: measured}, buyers(1, 1)
 			for n := range 100 {
 				buyer := name()
 				rec.add(c.order(t.Context(), n, oneUnit(buyer, "sku"), buyer))
 			}
 			during := rec.repeats.Load()
-			l.repeatAll(t.Context(), rec, f, c.due)
+			l.repeatAll(t.Context(), c.due)
 			all := slices.Concat(sent[0], sent[1])
 			distinct := len(slices.Compact(slices.Sorted(slices.Values(all))))
 			if len(rec.found()) > 0 || rec.accepted.Load() != 100 || len(all) != 2*distinct || rec.repeats.Load() != int64(distinct) {
@@ -301,7 +302,7 @@ func TestExcess(t *testing.T) {
 // TestWaitForExpiry waits for an order that claims to expire in an hour.
 func TestWaitForExpiry(t *testing.T) {
 	t.Parallel()
-	o := &owner{lifecycleLoad: &lifecycleLoad{lab: &lab{settings: settings{PaymentWindow: time.Millisecond}}}, random: rand.New(rand.NewPCG(1, 1)), answered: time.Now()}
+	o := &owner{lifecycleLoad: &lifecycleLoad{loading: &loading{lab: &lab{settings: settings{PaymentWindow: time.Millisecond}}}}, random: rand.New(rand.NewPCG(1, 1)), answered: time.Now()}
 	o.order.ExpiresAt = new(time.Now().Add(time.Hour))
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
@@ -314,7 +315,7 @@ func TestWaitForExpiry(t *testing.T) {
 func TestCheckWindows(t *testing.T) {
 	t.Parallel()
 	for window, want := range map[time.Duration]int{time.Second: 0, 0: 1, time.Hour: 1, time.Second - time.Microsecond: 1} {
-		v := &lifecycleLoad{lab: &lab{settings: settings{PaymentWindow: time.Second}}, rec: newRecord()}
+		v := &lifecycleLoad{loading: &loading{lab: &lab{settings: settings{PaymentWindow: time.Second}}, rec: newRecord()}}
 		o := numbered(1)
 		o.CreatedAt = time.Now()
 		o.ExpiresAt = new(o.CreatedAt.Add(window))
@@ -349,9 +350,9 @@ func TestReadBackExpiry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, f := replying(t, reply{text: string(text)})
-		rec := newRecord()
-		l.readBack(t.Context(), rec, map[string]order{o.ID: o}, f.url(0))
+		l := replying(t, reply{text: string(text)})
+		rec := l.rec
+		l.readBack(t.Context(), map[string]order{o.ID: o}, l.fleet.url(0))
 		expectKinds(t, rec, test.want)
 	}
 }
@@ -373,8 +374,8 @@ func TestRecord(t *testing.T) {
 	rec.repeatsFailed.Add(7)
 	rec.sampled = 8
 	rec.find(results.Early, "x")
-	l := &lab{settings: settings{Instances: 2}}
-	r := l.newResult(assembly.Spec{Name: "lua", Sound: true}, rec, 9)
+	l := &loading{lab: &lab{settings: settings{Instances: 2}}, spec: assembly.Spec{Name: "lua", Sound: true}, rec: rec}
+	r := l.newResult(9)
 	rec.addTo(r)
 	if want := (&results.Result{
 		Strategy: "lua", Sound: true, Instances: 2, Stock: 9, Verdict: results.Undecided,

@@ -165,12 +165,12 @@ func TestWriteTable(t *testing.T) {
 
 func TestVerdicts(t *testing.T) {
 	var out strings.Builder
-	writeVerdicts(&out, map[string]sample{
-		"redis 4x8 " + ours:          {handOffs: 30, longest: 2},
-		"redis 4x8 redsync":          {handOffs: 10, longest: 10},
-		"etcd 4x8 " + ours:           {handOffs: 1},
-		"etcd 4x8 concurrency.Mutex": {fault: "two holders"},
-		"zookeeper 4x8 another":      {},
+	writeVerdicts(&out, map[string][]sample{
+		"redis 4x8 " + ours:          {{handOffs: 30, longest: 2}},
+		"redis 4x8 redsync":          {{handOffs: 10, longest: 10}},
+		"etcd 4x8 " + ours:           {{handOffs: 1}},
+		"etcd 4x8 concurrency.Mutex": {{fault: "two holders"}},
+		"zookeeper 4x8 another":      {{}},
 	})
 	want := "- redis, 4x8: hand-offs/s at least 3 × (redsync): 3.00, met\n- redis, 4x8: longest wait at most 0.1 × (redsync): 0.20, MISSED\n"
 	if out.String() != want {
@@ -225,16 +225,8 @@ func TestTurns(t *testing.T) {
 	for _, c := range s.turns() {
 		tables = append(tables, c.contestant.backend+" "+c.arrangement.name)
 	}
-	want := append(slices.Repeat([]string{"local alone"}, 2), append(slices.Repeat([]string{"etcd 4x8"}, 4), slices.Repeat([]string{"etcd alone"}, 4)...)...)
+	want := append(slices.Repeat([]string{"local alone"}, 3), append(slices.Repeat([]string{"etcd 4x8"}, 6), slices.Repeat([]string{"etcd alone"}, 6)...)...)
 	if !slices.Equal(tables, want) {
 		t.Errorf("%q, want %q", tables, want)
-	}
-}
-
-// TestRatio checks that ratio compares the samples of each round, and not the medians.
-func TestRatio(t *testing.T) {
-	mine, theirs := []sample{{handOffs: 1}, {handOffs: 20}, {handOffs: 3}}, []sample{{handOffs: 1}, {handOffs: 10}, {handOffs: 2}}
-	if got := ratio(mine, theirs, arrangements[1]); got != 1.5 {
-		t.Errorf("%v, want 1.5", got)
 	}
 }

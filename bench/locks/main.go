@@ -103,11 +103,11 @@ func (s settings) tables() (tables [][]cell) {
 func (s settings) cells() []cell { return slices.Concat(s.tables()...) }
 
 // turns yields the cells table by table. The contestants of a table alternate: turns yields all of
-// them for one round, then for the next. Rounds count from 0.
+// them for one round, then for the next. Rounds count from 0, which comes before the measured ones.
 func (s settings) turns() iter.Seq2[int, cell] {
 	return func(yield func(int, cell) bool) {
 		for _, rows := range s.tables() {
-			for round, c := range measure.Interleaved(s.Rounds, rows) {
+			for round, c := range measure.Interleaved(s.Rounds+1, rows) {
 				if !yield(round, c) {
 					return
 				}
@@ -170,46 +170,29 @@ func zooKeeperVersion() string {
 	return strings.TrimSuffix(strings.Replace(filepath.Base(found[0]), "zookeeper-", "ZooKeeper ", 1), ".jar")
 }
 
-// warmUp runs every contestant for a second that is not measured, in the arrangement with the most
-// processes. Servers are slower at first. ZooKeeper is slowest, because its JVM compiles code while
-// it runs.
-func warmUp(ctx context.Context, s settings, servers map[string]servers, progress io.Writer) error {
-	widest := make(map[string]cell)
-	for _, c := range s.cells() {
-		name := c.contestant.backend + " " + c.contestant.name
-		if c.arrangement.processes >= widest[name].arrangement.processes {
-			widest[name] = c
-		}
-	}
-	for name, c := range widest {
-		if _, err := runCell(ctx, c, servers[c.contestant.backend], fmt.Sprintf("warm-%d", os.Getpid()), time.Second); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			fmt.Fprintf(progress, "warming up %s: %v\n", name, err) // if the fault persists, the measured run reports it
-		}
-	}
-	return nil
-}
-
 // measureCells runs every cell once in each round. The contestants of one table run in turns, so
-// the samples of a round are taken within seconds of each other. It returns the samples by cell.
+// the samples of a round are taken within seconds of each other. Round 0 is a short one that is not
+// measured: servers are slower at first. ZooKeeper is slowest, because its JVM compiles code while it
+// runs. measureCells returns the samples by cell.
 func measureCells(ctx context.Context, s settings, servers map[string]servers, progress io.Writer) (map[string][]sample, error) {
-	if err := warmUp(ctx, s, servers, progress); err != nil {
-		return nil, err
-	}
 	samples, runs := make(map[string][]sample), 0
 	for round, c := range s.turns() {
 		runs++
-		got, err := runCell(ctx, c, servers[c.contestant.backend], fmt.Sprintf("hot-%d-%d", os.Getpid(), runs), time.Duration(s.Seconds)*time.Second)
+		duration := time.Duration(s.Seconds) * time.Second
+		if round == 0 {
+			duration = time.Second
+		}
+		got, err := runCell(ctx, c, servers[c.contestant.backend], fmt.Sprintf("hot-%d-%d", os.Getpid(), runs), duration)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		if err != nil { // the other samples are still usable
 			got = sample{fault: err.Error()}
 		}
-		fmt.Fprintf(progress, "round %d/%d %-40s %s\n", round+1, s.Rounds, c.key(), got)
-		samples[c.key()] = append(samples[c.key()], got)
+		fmt.Fprintf(progress, "round %d/%d %-40s %s\n", round, s.Rounds, c.key(), got)
+		if round > 0 {
+			samples[c.key()] = append(samples[c.key()], got)
+		}
 	}
 	return samples, nil
 }

@@ -38,6 +38,9 @@ type sample struct {
 	fault                     string        // the run failed, or two contenders held the lock at once; there are no figures
 }
 
+// Failed reports whether the run failed, or two contenders held the lock at once.
+func (s sample) Failed() bool { return s.fault != "" }
+
 func (s sample) String() string {
 	if s.fault != "" {
 		return "FAILED: " + s.fault

@@ -42,10 +42,12 @@ func write(w io.Writer, s settings, samples map[string][]sample) error {
 	medians := make(map[string]sample)
 	for _, c := range s.cells() {
 		m := median(samples[c.key()])
-		mine := samples[cell{c.arrangement, contestant{backend: c.contestant.backend, name: ours}}.key()]
-		if m.fault == "" && median(mine).fault == "" {
-			m.ratio = ratio(mine, samples[c.key()], c.arrangement)
+		figure := handOffs
+		if c.arrangement.contenders() == 1 {
+			figure = grants // there are no hand-offs
 		}
+		mine := samples[cell{c.arrangement, contestant{backend: c.contestant.backend, name: ours}}.key()]
+		m.ratio, _ = measure.Compared(mine, samples[c.key()], figure)
 		medians[c.key()] = m
 	}
 	for _, rows := range s.tables() {
@@ -63,25 +65,8 @@ func write(w io.Writer, s settings, samples map[string][]sample) error {
 			fmt.Fprintf(w, "%s failed to get the lock and tried again; the first error: %s\n\n", c.key(), m.failure)
 		}
 	}
-	writeVerdicts(w, medians)
+	writeVerdicts(w, samples)
 	return err
-}
-
-// ratio returns the median of the rounds' ratios: hand-offs of the first contestant divided by
-// those of the second. If nobody contends, it divides grants.
-func ratio(mine, theirs []sample, a arrangement) float64 {
-	figure := handOffs
-	if a.contenders() == 1 {
-		figure = grants // there are no hand-offs
-	}
-	var ratios []float64
-	for i := range min(len(mine), len(theirs)) {
-		ratios = append(ratios, figure(mine[i], theirs[i]))
-	}
-	if len(ratios) == 0 {
-		return 0
-	}
-	return measure.Median(ratios, func(r float64) float64 { return r })
 }
 
 // writeTable writes the table of one backend in one arrangement. Each cell is a row.
@@ -106,15 +91,12 @@ func writeTable(w io.Writer, cells []cell, medians map[string]sample) {
 	fmt.Fprintln(w)
 }
 
-// writeVerdicts compares the medians with the targets whose contestants were measured.
-func writeVerdicts(w io.Writer, medians map[string]sample) {
+// writeVerdicts compares the samples with the targets whose contestants were measured.
+func writeVerdicts(w io.Writer, samples map[string][]sample) {
 	for _, t := range targets {
 		key := t.backend + " " + t.arrangement + " "
-		mine, ok := medians[key+ours]
-		theirs, measured := medians[key+t.Against]
-		if !ok || !measured || mine.fault != "" || theirs.fault != "" {
-			continue
+		if verdict, ok := t.Verdict(samples[key+ours], samples[key+t.Against]); ok {
+			fmt.Fprintf(w, "- %s, %s: %s\n", t.backend, t.arrangement, verdict)
 		}
-		fmt.Fprintf(w, "- %s, %s: %s\n", t.backend, t.arrangement, t.Verdict(t.Figure(mine, theirs)))
 	}
 }

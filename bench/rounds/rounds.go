@@ -25,7 +25,7 @@ type Flags struct {
 
 // Check checks the values of the flags.
 func (f *Flags) Check() error {
-	return cmp.Or(command.Between("rounds", int64(f.Rounds), 1, math.MaxInt32), command.Between("seconds", int64(f.Seconds), 1, math.MaxInt32))
+	return cmp.Or(command.Between("rounds", f.Rounds, 1, math.MaxInt32), command.Between("seconds", f.Seconds, 1, math.MaxInt32))
 }
 
 // Report opens the report and writes its heading: the command, the commit, the date, the machine

@@ -12,7 +12,7 @@ import (
 // The drawing is a box of 600 by 300 with labels beside it.
 const (
 	left, top, width, height = 70, 20, 600, 300
-	lowest, highest          = 3, 6 // powers of ten of the orders a second
+	lowest, highest          = 3, 6 // the vertical axis: 10^3 to 10^6 orders a second
 )
 
 // across returns the horizontal position of the n-th commit time.

@@ -99,12 +99,7 @@ var points = []measured{
 
 func run(_ context.Context, args []string, stdout, _ io.Writer) error {
 	s := &settings{}
-	check := func(*kong.Context) error {
-		if s.During < 100*ms || s.During > time.Minute {
-			return fmt.Errorf("--during: %v is not between 100ms and a minute", s.During)
-		}
-		return nil
-	}
+	check := func(*kong.Context) error { return command.Between("during", s.During, 100*ms, time.Minute) }
 	if err := commandline.Parse(s, args, nil, stdout, check, kong.Name("go run ./bench/scale"),
 		kong.Description("Simulates one hot SKU, compares the result with what was measured, and goes beyond it.")); err != nil {
 		return err

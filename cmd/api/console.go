@@ -21,13 +21,12 @@ type consolePage struct {
 	rush *rushes.Runner
 }
 
-// newConsole returns the console of an instance with these listeners. Rushes stop when
-// ctx ends.
-func newConsole(ctx context.Context, c config, i *assembly.Instance, l listeners, metrics prometheus.Gatherer, log *slog.Logger) consolePage {
+// newConsole returns the console of an instance. Rushes stop when ctx ends.
+func newConsole(ctx context.Context, c config, i *assembly.Instance, metrics prometheus.Gatherer, log *slog.Logger) consolePage {
 	if !c.Console {
 		return consolePage{}
 	}
-	runner := rushes.New(ctx, rushOptions(c, l, log))
+	runner := rushes.New(ctx, rushOptions(c, log))
 	settings := console.Config{
 		Service: describeService(c, i.Reconciler.Holder(), time.Now()),
 		Ledger:  i.Ledger,
@@ -43,19 +42,11 @@ func newConsole(ctx context.Context, c config, i *assembly.Instance, l listeners
 	return consolePage{page, runner}
 }
 
-// rushOptions returns how the clients of a rush reach this service, or why they cannot.
-func rushOptions(c config, l listeners, log *slog.Logger) rushes.Options {
-	o := rushes.Options{AdminToken: c.AdminToken, Log: log}
-	switch {
-	case !c.embedded():
+// rushOptions returns whether this service runs rushes.
+func rushOptions(c config, log *slog.Logger) rushes.Options {
+	o := rushes.Options{Log: log}
+	if !c.embedded() {
 		o.Unavailable = "Only a service with embedded stores runs rushes."
-	case c.RateLimit > 0 && c.AdminToken == "":
-		o.Unavailable = "With --rate-limit, a rush needs --admin-token: only administrators may send any number of requests."
-	default:
-		o.URL = c.scheme() + "://" + reachable(l.api.Addr())
-		if l.pair != nil {
-			o.TLS = l.pair.ClientConfig()
-		}
 	}
 	return o
 }

@@ -286,7 +286,7 @@ func TestDoctor_Access(t *testing.T) {
 	// the first.
 	free = net.JoinHostPort("127.0.0.1", strconv.Itoa(testenv.Port(t)))
 	out = examined(t, 1, "--listen", free, "--ops-listen", strings.Replace(free, "127.0.0.1", "0.0.0.0", 1), "--admin-token", testToken)
-	expect(t, out, store.Problem, "listen", "choose another --ops-listen") // the two listeners exclude each other
+	expect(t, out, store.Problem, "listen", "choose another --ops-listen") // both listeners would use the same port
 	out = examined(t, 1, "--listen", "192.0.2.1:8080", "--admin-token", testToken, "--rate-limit", "50")
 	expect(t, out, store.Problem, "listen", "an address of this machine")
 	expect(t, out, store.Warning, "security", "set --ops-listen")

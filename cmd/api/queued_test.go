@@ -321,7 +321,7 @@ func TestReleaseDrained(t *testing.T) {
 	draining := start()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	const give = 10 // failures up to which it is awaited that the drain ends
+	const give = 10 // after this many failures the test cancels the drain
 	failures, most := 0, 3
 	stores.Redis.AddHook(faults.Around(func(ctx context.Context, cmds []goredis.Cmder, run func(context.Context) error) error {
 		if cmds[0].Name() != "multi" || failures == most { // the journal is measured in one MULTI

@@ -98,7 +98,7 @@ func serveAndStop(ctx context.Context, c config, stdout io.Writer, log *slog.Log
 	defer instance.RunBeside(ctx)() // until the last request is answered
 
 	var ready atomic.Bool
-	page := newConsole(ctx, c, instance, listeners, registry, log)
+	page := newConsole(ctx, c, instance, registry, log)
 	settings := httpapi.Config{
 		Orders: instance.Orders,
 		Stock:  instance.Stock,

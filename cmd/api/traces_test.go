@@ -16,7 +16,7 @@ const (
 	parentSpan  = "00f067aa0ba902b7"
 )
 
-// traced starts the service with a collector.
+// traced starts the service, and a collector to which it exports its traces.
 func traced(t *testing.T, flags ...string) (*service, *tracingtest.Collector) {
 	t.Helper()
 	collector := tracingtest.NewCollector(t)

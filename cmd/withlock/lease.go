@@ -99,9 +99,9 @@ func (l *lease) prolong(group int, g *guard, until time.Time) error {
 	return nil
 }
 
-// outlast waits until the group has ended or the lock is lost. Processes of another user outlive
-// SIGKILL, and so do those in a system call that cannot be interrupted. The lock renews itself
-// meanwhile. Unlock reports a loss.
+// outlast waits until the group has ended or the lock is lost. Processes of another user, or
+// in a system call that cannot be interrupted, outlive SIGKILL. The lock is renewed meanwhile.
+// Unlock reports a loss.
 func (l *lease) outlast(group int) {
 	for l.slot.Context().Err() == nil {
 		if awaitGroup(group, monotonic()+int64(l.tenth())) {

@@ -113,7 +113,7 @@ func TestShortLease(t *testing.T) {
 }
 
 // TestLateConfirmation checks that the command does not begin if withlock was stopped while it
-// confirmed the lock, until the lease had ended. That is no mistake of the user.
+// confirmed the lock, until the lease had ended. That is not a usage error.
 func TestLateConfirmation(t *testing.T) {
 	t.Parallel()
 	l := &lease{slot: fakeLease{}.confirmedFor(0).slot(t)} // the lease ends after withlock has asked, and before it has the answer

@@ -35,7 +35,7 @@ func (c reserving) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, take
 			case err != nil:
 				return nil, err
 			case updated == 1:
-				decisions[i] = cutter.Taken()
+				decisions[i] = cutter.Decision{Taken: true}
 			default:
 				decisions[i] = cutter.Refused(stock.Refuse(line.SKU, stock.ErrSoldOut))
 			}

@@ -61,7 +61,7 @@ type Instance struct {
 }
 
 // New joins strategy s and db, the ledger with that ID, into an instance. The caller still owns the
-// gate and db, and closes them. Call Start before the first order, and Run beside the orders.
+// gate and db, and closes them. Call Start before the first order, and Run while orders are placed.
 func New(db *sqltx.DB, ledgerID uuid.UUID, s Strategy, o Options) *Instance {
 	l := ledger.New(db, ledger.Options{
 		Strategy: s.Name, Cutter: s.Cutter, HasGate: s.Gate != nil,
@@ -106,8 +106,8 @@ func (i *Instance) Start(ctx context.Context) error {
 	return i.Reconciler.Start(ctx)
 }
 
-// Run reconciles, commits queued orders, and watches the Redis of Stores, until ctx ends.
-// Call it beside the orders, once.
+// Run reconciles, commits queued orders, and watches the Redis of Stores, until ctx ends. Call it
+// once, while orders are placed.
 func (i *Instance) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { i.Reconciler.Run(ctx) })
@@ -141,7 +141,7 @@ func (i *Instance) RunBeside(ctx context.Context) (stop func()) {
 }
 
 // Ready returns an error if the instance cannot place orders now. A schema that is newer than this
-// program is no error: a newer program has migrated it, and this one serves until the newer one
+// program is not an error: a newer program has migrated it, and this one serves until the newer one
 // takes over.
 func (i *Instance) Ready(ctx context.Context) error {
 	if err := i.Reconciler.Ready(ctx); err != nil || i.Stores.SQL == nil {

@@ -412,7 +412,7 @@ func (c *Consumer) measure(ctx context.Context) {
 	}
 }
 
-// nobody is no consumer's name.
+// nobody is not the name of any consumer.
 const nobody = ""
 
 // leave removes the consumer of that name from the journal, and all consumers that have been

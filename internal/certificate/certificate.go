@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -41,21 +40,6 @@ func (p *Pair) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return p.current.Load(), nil },
-	}
-}
-
-// ClientConfig returns the settings of a client in this process. It accepts only a server with this
-// certificate. It checks neither the names nor the issuer of the certificate.
-func (p *Pair) ClientConfig() *tls.Config {
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection compares the whole certificate
-		VerifyConnection: func(s tls.ConnectionState) error {
-			if !s.PeerCertificates[0].Equal(p.Leaf()) {
-				return errors.New("the server has another certificate than this process")
-			}
-			return nil
-		},
 	}
 }
 

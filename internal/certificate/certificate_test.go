@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"log/slog"
 	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -128,41 +127,6 @@ func TestWatch(t *testing.T) {
 		wait()
 		expect("old", "has expired")
 	})
-}
-
-// TestClientConfig checks that a client of this process accepts only this process's certificate.
-func TestClientConfig(t *testing.T) {
-	t.Parallel()
-	open := func(name string) *Pair {
-		t.Helper()
-		cert, key := issue(t, name, time.Now().Add(time.Hour))
-		certFile, keyFile := filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
-		for file, text := range map[string][]byte{certFile: cert, keyFile: key} {
-			if err := os.WriteFile(file, text, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		p, err := Open(certFile, keyFile, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	own, other := open("one"), open("one")
-	for server, accepted := range map[*Pair]bool{own: true, other: false} {
-		here, there := net.Pipe()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			_ = tls.Server(there, server.Config()).HandshakeContext(t.Context())
-			_ = there.Close()
-		}()
-		if err := tls.Client(here, own.ClientConfig()).HandshakeContext(t.Context()); (err == nil) != accepted {
-			t.Errorf("accepted, want %v: %v", accepted, err)
-		}
-		_ = here.Close()
-		<-ended
-	}
 }
 
 func TestOpenRefuses(t *testing.T) {

@@ -59,7 +59,7 @@ type Config struct {
 	Ledger  Ledger
 	Gate    Gate // nil if the strategy has none
 	Metrics prometheus.Gatherer
-	// Rush serves /console/rush and the paths below it.
+	// Rush serves /console/rush.
 	Rush http.Handler
 	// Pause is the time between two samples. 0: a second.
 	Pause time.Duration
@@ -82,7 +82,6 @@ func New(c Config) *Console {
 	serveAssets(mux)
 	mux.HandleFunc("GET /console/stream", f.serve)
 	mux.Handle("/console/rush", c.Rush)
-	mux.Handle("/console/rush/", c.Rush)
 	return &Console{mux: mux, feed: f}
 }
 

@@ -98,7 +98,7 @@ func openShop(t testing.TB, options ...option) *shop {
 		config.Gate = s.instance.Reconciler
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	runner := rush.New(ctx, rush.Options{URL: "http://" + s.address, AdminToken: set.token, Log: log})
+	runner := rush.New(ctx, rush.Options{Log: log})
 	config.Rush = runner
 	s.console = console.New(config)
 	runner.Notify(func(p rush.Progress) { s.console.Publish("rush", p) })

@@ -176,7 +176,7 @@ func (e *examination) checkLockServers(ctx context.Context, ready bool) (found s
 }
 
 // checkLedger reports whether the ledger, the Redis and the flags belong together. The
-// schema is ready, and so are the locks.
+// schema and the locks must be ready.
 func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 	sql, client := e.stores()
 	if e.o.Strategy.HasGate() && client == nil {

@@ -29,7 +29,7 @@ type (
 		ID        string       `json:"id"`
 		BuyerID   string       `json:"buyer_id"`
 		Status    order.Status `json:"status"`
-		Lines     []lineBody   `json:"lines"`
+		Lines     []stock.Line `json:"lines"`
 		Strategy  string       `json:"strategy"`
 		CreatedAt *string      `json:"created_at"`
 		ExpiresAt *string      `json:"expires_at"`
@@ -118,7 +118,7 @@ func each[T, A any](list []T, answer func(*T) A) []A {
 
 func answerOrder(o *order.Order) orderAnswer {
 	return orderAnswer{
-		ID: o.ID.String(), BuyerID: o.Buyer, Status: o.Status, Lines: each(o.Lines, func(l *stock.Line) lineBody { return lineBody(*l) }),
+		ID: o.ID.String(), BuyerID: o.Buyer, Status: o.Status, Lines: append([]stock.Line{}, o.Lines...), // [] without lines, not null
 		Strategy: o.Strategy, CreatedAt: rfc3339(o.CreatedAt), ExpiresAt: rfc3339(o.ExpiresAt),
 	}
 }

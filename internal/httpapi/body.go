@@ -17,7 +17,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/go-playground/validator/v10"
 
-	"github.com/holdfast-stock/holdfast/internal/order"
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
@@ -38,12 +37,8 @@ type fieldError struct {
 // order are in orderRules: one call of the validator instead of one for each field.
 type (
 	orderBody struct {
-		BuyerID string     `json:"buyer_id"`
-		Lines   []lineBody `json:"lines"`
-	}
-	lineBody struct {
-		SKU      stock.SKU `json:"sku"`
-		Quantity int64     `json:"quantity"`
+		BuyerID string       `json:"buyer_id"`
+		Lines   []stock.Line `json:"lines"`
 	}
 	paymentBody struct {
 		PaymentID string `json:"payment_id" binding:"id"`
@@ -74,15 +69,6 @@ type optional[T any] struct {
 func (o *optional[T]) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	o.given = true
 	return json.UnmarshalDecode(d, &o.value)
-}
-
-// request returns the order that the body asks for.
-func (b *orderBody) request() order.Request {
-	r := order.Request{Buyer: b.BuyerID, Lines: make([]stock.Line, len(b.Lines))}
-	for i, line := range b.Lines {
-		r.Lines[i] = stock.Line(line)
-	}
-	return r
 }
 
 // setting returns the setting that the body asks for.
@@ -143,7 +129,7 @@ func newValidator() *validator.Validate {
 	rules := map[string]validator.Func{
 		"id":    func(f validator.FieldLevel) bool { return stock.ValidID(f.Field().String()) },
 		"kind":  func(f validator.FieldLevel) bool { return stock.Kind(f.Field().String()).Valid() },
-		"count": func(f validator.FieldLevel) bool { return between(0, f.Field().Int(), stock.MaxTotal) },
+		"count": func(f validator.FieldLevel) bool { return f.Field().Int() >= 0 && f.Field().Int() <= stock.MaxTotal },
 	}
 	for name, rule := range rules {
 		if err := v.RegisterValidation(name, rule); err != nil {
@@ -155,8 +141,6 @@ func newValidator() *validator.Validate {
 	return v
 }
 
-func between(least, n, most int64) bool { return least <= n && n <= most }
-
 // orderRules checks the fields of an order, and that the SKU of each line differs from
 // those of the earlier lines.
 func orderRules(s validator.StructLevel) {
@@ -164,7 +148,7 @@ func orderRules(s validator.StructLevel) {
 	if !stock.ValidID(b.BuyerID) {
 		s.ReportError(b.BuyerID, "buyer_id", "BuyerID", "id", "")
 	}
-	if !between(1, int64(len(b.Lines)), stock.MaxLines) {
+	if len(b.Lines) == 0 || len(b.Lines) > stock.MaxLines {
 		s.ReportError(b.Lines, "lines", "Lines", "lines", "")
 		return // stops here, so that thousands of lines are not compared
 	}
@@ -172,12 +156,12 @@ func orderRules(s validator.StructLevel) {
 		if !stock.ValidID(string(line.SKU)) {
 			s.ReportError(line.SKU, lineField(i, "sku"), "SKU", "id", "")
 		}
-		if !between(1, line.Quantity, stock.MaxQuantity) {
+		if line.Quantity < 1 || line.Quantity > stock.MaxQuantity {
 			s.ReportError(line.Quantity, lineField(i, "quantity"), "Quantity", "quantity", "")
 		}
 	}
 	for i, line := range b.Lines {
-		if line.SKU != "" && slices.ContainsFunc(b.Lines[:i], func(other lineBody) bool { return other.SKU == line.SKU }) {
+		if line.SKU != "" && slices.ContainsFunc(b.Lines[:i], func(other stock.Line) bool { return other.SKU == line.SKU }) {
 			s.ReportError(line.SKU, lineField(i, "sku"), "SKU", "distinct", "")
 		}
 	}
@@ -221,15 +205,6 @@ type strictJSON struct{ validate *validator.Validate }
 // Name implements binding.Binding.
 func (strictJSON) Name() string { return "json" }
 
-// Bind implements binding.Binding.
-func (s strictJSON) Bind(r *http.Request, body any) error {
-	data, err := readAll(r)
-	if err != nil {
-		return err
-	}
-	return s.BindBody(data, body)
-}
-
 // readAll reads a whole body of at most maxBody bytes. The length is known unless the
 // body comes in chunks.
 func readAll(r *http.Request) ([]byte, error) {
@@ -247,15 +222,19 @@ func readAll(r *http.Request) ([]byte, error) {
 // errNoBody: there must be a body.
 var errNoBody = errors.New("the body is empty")
 
-// BindBody implements binding.BindingBody.
-func (s strictJSON) BindBody(data []byte, body any) error {
+// Bind implements binding.Binding.
+func (s strictJSON) Bind(r *http.Request, body any) error {
+	data, err := readAll(r)
+	if err != nil {
+		return err
+	}
 	if len(data) == 0 {
 		if _, may := body.(*emptyBody); may {
 			return nil
 		}
 		return errNoBody
 	}
-	err := json.Unmarshal(data, body, json.RejectUnknownMembers(true))
+	err = json.Unmarshal(data, body, json.RejectUnknownMembers(true))
 	if err == nil && jsontext.Value(data).Kind() != jsontext.KindBeginObject { // null
 		err = &json.SemanticError{GoType: reflect.TypeOf(body).Elem()}
 	}

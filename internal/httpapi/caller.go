@@ -31,7 +31,8 @@ var (
 	errNotBearer = errors.New("the Authorization header must be given only once, as Bearer and the token")
 )
 
-// identify sets the caller of a request. It refuses no request, because some calls need no token.
+// identify sets the caller of a request. It never refuses a request, because some calls need no
+// token.
 func (a *api) identify(c *gin.Context) {
 	var who caller
 	switch token, ok := bearerToken(c.Request.Header); {

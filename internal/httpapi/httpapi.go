@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -137,15 +138,15 @@ type Strategy struct {
 //go:embed openapi.yaml
 var openAPI []byte
 
-// api holds what handlers share. It does not change after New.
+// api holds what handlers share. It is safe for concurrent use.
 type api struct {
 	Config
-	auth      authority
-	limits    *ratelimit.Limiter[client] // nil without a RateLimit
-	origins   http.CrossOriginProtection
-	binding   strictJSON
-	requests  *requests // nil on the operators' listener
-	deadlines deadlines // deadlines of changes
+	auth     authority
+	limits   *ratelimit.Limiter[client] // nil without a RateLimit
+	origins  http.CrossOriginProtection
+	binding  strictJSON
+	requests *requests                // nil on the operators' listener
+	deadline atomic.Pointer[deadline] // of the latest changes
 }
 
 // New returns the handler of the whole API. It is safe for concurrent use.
@@ -154,10 +155,9 @@ func New(c Config) http.Handler { return build(c).engine() }
 func build(c Config) *api {
 	c.Log = slog.New(LogHandler(c.Log.Handler()))
 	a := &api{
-		Config:    c,
-		auth:      newAuthority(c.AdminToken, c.Loopback),
-		binding:   strictJSON{newValidator()},
-		deadlines: deadlines{timeout: c.RequestTimeout},
+		Config:  c,
+		auth:    newAuthority(c.AdminToken, c.Loopback),
+		binding: strictJSON{newValidator()},
 	}
 	if c.RateLimit > 0 {
 		a.limits = ratelimit.New[client](c.RateLimit, c.RateBurst)
@@ -237,7 +237,6 @@ func (a *api) addConsole(e *gin.Engine) {
 	e.GET(consolePath+"rush", a.adminOnly, console)
 	e.POST(consolePath+"rush", a.adminOnly, a.jsonOnly, console)
 	e.DELETE(consolePath+"rush", a.adminOnly, console)
-	e.POST(consolePath+"rush/*run", a.adminOnly, a.jsonOnly, console) // the orders of a rush
 }
 
 const consolePath, consoleAssets = "/console/", "/console/assets/*file"

@@ -23,15 +23,13 @@ func (a *api) placeOrder(c *gin.Context) {
 	if !a.bind(c, &asked) {
 		return
 	}
-	req := asked.request()
-	req.Key = key
-	if !a.mayActFor(c, req.Buyer) {
+	if !a.mayActFor(c, asked.BuyerID) {
 		a.otherBuyer(c)
 		return
 	}
 
 	ctx := a.writeContext(c)
-	o, replayed, err := a.Orders.Place(ctx, req)
+	o, replayed, err := a.Orders.Place(ctx, order.Request{Buyer: asked.BuyerID, Key: key, Lines: asked.Lines})
 	if err != nil {
 		a.fail(c, err)
 		return

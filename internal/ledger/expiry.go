@@ -54,16 +54,6 @@ type duePosition struct {
 	id uuid.UUID
 }
 
-// first returns the SKU whose stock row a batch waits for, or none. oldest is the oldest order of
-// the batch. The SKU is one of that order's. Otherwise a row that sales always hold locked could
-// keep the order from expiring.
-func (r *ExpiryRound) first(oldest *order.Order) []stock.SKU {
-	if oldest == nil || len(oldest.Lines) == 0 || time.Now().Before(r.waitAfter) {
-		return nil
-	}
-	return []stock.SKU{oldest.Lines[rand.IntN(len(oldest.Lines))].SKU}
-}
-
 // end ends the round after a batch with the youngest due order. If orders have failed, the round
 // continues with orders that become due, for up to expiryRetry, so that failed orders are not tried
 // all the time.
@@ -161,7 +151,6 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	}
 	units, _ := unitsOf(slices.Collect(maps.Values(orders)))
 	skus := slices.Sorted(maps.Keys(units))
-	first := round.first(orders[ids[0]])
 	var (
 		rows     []StockRow  // stock rows of the orders
 		others   []stock.SKU // SKUs whose stock rows are locked
@@ -171,7 +160,7 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	)
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		returned = nil // additions of an earlier try were rolled back
-		if err := waitForRow(ctx, tx, first); err != nil {
+		if err := round.waitForRow(ctx, tx, orders[ids[0]]); err != nil {
 			return err
 		}
 		locked = time.Now()
@@ -207,16 +196,19 @@ func (l *Ledger) expireBatch(ctx context.Context, held Job, due []duePosition, r
 	return e, nil
 }
 
-// waitForRow locks the stock row of the SKU, if it exists. *lockedRowError means that the row
-// stayed locked until the timeout of the session or of the transaction.
-func waitForRow(ctx context.Context, tx *sqltx.Tx, sku []stock.SKU) error {
-	if len(sku) == 0 {
+// waitForRow locks a stock row of the oldest order of a batch, if the row exists and the batch may
+// wait for a row. Without it, a row that sales always hold locked could keep the order from
+// expiring. *lockedRowError means that the row stayed locked until the timeout of the session or of
+// the transaction.
+func (r *ExpiryRound) waitForRow(ctx context.Context, tx *sqltx.Tx, oldest *order.Order) error {
+	if oldest == nil || len(oldest.Lines) == 0 || time.Now().Before(r.waitAfter) {
 		return nil
 	}
-	_, err := readRows(ctx, tx, sku, stockColumns, tx.Dialect().RowLock())
+	sku := oldest.Lines[rand.IntN(len(oldest.Lines))].SKU
+	_, err := readRows(ctx, tx, []stock.SKU{sku}, stockColumns, tx.Dialect().RowLock())
 	// The session may wait longer than the transaction.
 	if err != nil && (sqltx.IsLockTimeout(err) || errors.Is(err, context.DeadlineExceeded)) {
-		return &lockedRowError{sku[0], err.Error()}
+		return &lockedRowError{sku, err.Error()}
 	}
 	return err
 }

@@ -74,7 +74,7 @@ func (l *Ledger) cutAndInsert(ctx context.Context, rs []*recording, plan cutter.
 		return err
 	}
 	defer func(begun time.Time) { tracing.Observe(ctx, l.metrics.transaction, time.Since(begun)) }(time.Now())
-	decisions := cutter.AllTaken(len(rs)) // at once, the COMMIT cuts every take or fails
+	decisions := slices.Repeat([]cutter.Decision{{Taken: true}}, len(rs)) // at once, the COMMIT cuts every take or fails
 	if !atOnce {
 		if decisions, err = plan.Cut(ctx, tx); err == nil {
 			_, err = l.begin(rs) // set the times again: the transaction may have waited for the rows
@@ -121,7 +121,7 @@ func takesOf(rs []*recording) []stock.Take {
 func acceptedOrders(rs []*recording, decisions []cutter.Decision) []*order.Order {
 	accepted := make([]*order.Order, 0, len(rs))
 	for i, r := range rs {
-		if decisions[i].Taken() {
+		if decisions[i].Taken {
 			accepted = append(accepted, &r.order)
 		}
 	}
@@ -138,7 +138,7 @@ func answer(rs []*recording, decisions []cutter.Decision, err error) {
 		out = order.Unknown(err)
 	}
 	for i, r := range rs {
-		if decisions[i].Taken() {
+		if decisions[i].Taken {
 			r.answer(out)
 			continue
 		}

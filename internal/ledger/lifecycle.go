@@ -30,7 +30,7 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		return order.Order{}, nil, err
 	}
 	o, ok := found[id]
-	if !ok || !isOf(o, options.Buyer) {
+	if !ok || o.Status == order.Void || o.Status == shrink || cmp.Or(options.Buyer, o.Buyer) != o.Buyer {
 		return order.Order{}, nil, order.ErrUnknownOrder
 	}
 	if options.Returns { // a payment must not wait for changes that wait for stock rows
@@ -48,11 +48,6 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 		err = fmt.Errorf("%w: %w", stock.ErrRowChanged, err)
 	}
 	return state.Order, nil, fmt.Errorf("changing order %s: %w", id, err)
-}
-
-// isOf reports whether the row is an order of the buyer. An empty buyer matches all orders.
-func isOf(o *order.Order, buyer string) bool {
-	return o.Status != order.Void && o.Status != shrink && cmp.Or(buyer, o.Buyer) == o.Buyer
 }
 
 // change is the transaction of Change. o is the order as it was read.
@@ -116,7 +111,7 @@ func (l *Ledger) apply(tx *sqltx.Tx, rows []StockRow, state *order.Locked, c ord
 	o := &state.Order
 	if c.To != "" {
 		o.Apply(c)
-		tx.AtCommit(updateOrder(tx.Dialect(), o), insertStep(tx.Dialect(), o))
+		tx.AtCommit(writeStep(tx.Dialect(), o)...)
 	}
 	if c.PaymentID != "" {
 		known := state.Payment != nil || c.To == order.Refunded
@@ -128,23 +123,18 @@ func (l *Ledger) apply(tx *sqltx.Tx, rows []StockRow, state *order.Locked, c ord
 	return l.returnUnits(tx, rows, o)
 }
 
-// updateOrder writes what changed of the order, if it has the version before. Every change raises
-// the version.
-func updateOrder(d sqltx.Dialect, o *order.Order) sqltx.Statement {
-	return sqltx.Statement{
+// writeStep returns the statements that write the last change of the order, if its row has the
+// version before, and add it to the history. Every change raises the version.
+func writeStep(d sqltx.Dialect, o *order.Order) []sqltx.Statement {
+	return []sqltx.Statement{{
 		SQL: d.Bind(`UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
 			WHERE id = ? AND version = ?`),
 		Args: []any{
 			string(o.Status), o.Version, d.UUID(o.TakeID), sql.NullString{String: o.PaymentID, Valid: o.PaymentID != ""}, o.Restocked,
 			d.UUID(o.ID), o.Version - 1,
 		},
-	}
-}
-
-// insertStep adds the last change of the order to its history.
-func insertStep(d sqltx.Dialect, o *order.Order) sqltx.Statement {
-	return sqltx.Statement{
+	}, {
 		SQL:  d.Bind("INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, " + d.Now() + ")"),
 		Args: []any{d.UUID(o.ID), o.Version, string(o.Status)},
-	}
+	}}
 }

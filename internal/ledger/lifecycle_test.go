@@ -319,8 +319,8 @@ func TestChange_PaymentOfTwoOrders(t *testing.T) {
 	})
 }
 
-// TestChange_PaymentTwice has a payment recorded for the same order between decide and the commit,
-// without the order's lock. That is how another node of a Galera cluster does it.
+// TestChange_PaymentTwice records a payment for the same order between decide and the commit,
+// without the order's lock, as another node of a Galera cluster may.
 func TestChange_PaymentTwice(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(servers, "MariaDB"), func(t *testing.T, d *database) {

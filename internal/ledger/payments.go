@@ -66,8 +66,8 @@ func (l *Ledger) RefundsDue(ctx context.Context, limit int) (n int, oldest time.
 }
 
 // Refunded records that a payment that was due has been paid back, and returns the changed payment.
-// It changes no payment with another status, but returns once this payment is as durable as after a
-// COMMIT. It returns order.ErrUnknownPayment if there is none.
+// If the payment has another status, Refunded does not change it, but returns once it is as durable
+// as after a COMMIT. It returns order.ErrUnknownPayment if there is none.
 func (l *Ledger) Refunded(ctx context.Context, id string) (p order.Payment, err error) {
 	var changed int64
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {

@@ -112,7 +112,7 @@ func (l *Ledger) runGroup(rs []*recording) {
 	if len(rs) == 0 {
 		return
 	}
-	own := &slowGroup{skus: stock.SKUsOf(takesOf(rs)...)}
+	own := new(slowGroup)
 	done := make(chan struct{})
 	l.groups.Go(func() {
 		defer close(done)
@@ -128,7 +128,7 @@ func (l *Ledger) runGroup(rs []*recording) {
 		return
 	case <-patience.C:
 	}
-	if !l.slow.add(own) {
+	if !l.slow.add(own, stock.SKUsOf(takesOf(rs)...)) {
 		<-done
 	}
 }
@@ -163,10 +163,13 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 	for try := 1; len(rs) > 0; try++ {
 		var err error
 		rs, err = l.commitGroup(ctx, rs)
-		switch {
-		case err == nil || errors.Is(err, sqltx.ErrUnknownOutcome):
+		if err == nil {
 			return nil
-		case sqltx.IsDuplicate(err):
+		}
+		switch kindOf(err) {
+		case kindUnknownOutcome: // each recording has its outcome
+			return nil
+		case kindDuplicate:
 			left, err := l.answerDuplicates(ctx, rs)
 			if err != nil {
 				return unreachable(rs, err)
@@ -175,7 +178,7 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 				return l.divide(ctx, rs, own, errVanished)
 			}
 			rs = left
-		case sqltx.IsLockTimeout(err):
+		case kindLockTimeout:
 			l.metrics.retries.Inc()
 			if rs, err = l.setLockedApart(ctx, rs, own, err); err != nil {
 				return err
@@ -184,14 +187,14 @@ func (l *Ledger) commit(ctx context.Context, rs []*recording, own *slowGroup) er
 				refuse(rs, fmt.Errorf("%w: the stock row of one of %v is locked by another transaction", stock.ErrBusy, stock.SKUsOf(takesOf(rs)...)))
 				return nil
 			}
-		case sqltx.IsRetryable(err) || errors.Is(err, cutter.ErrConflict):
+		case kindConflict, kindRetryable:
 			l.metrics.retries.Inc()
 			if try >= maxTries {
 				refuse(rs, stock.Busy(err))
 				return nil
 			}
 			retry.Wait(ctx, try)
-		case sqltx.IsStatementError(err):
+		case kindStatement:
 			return l.divide(ctx, rs, own, err)
 		default:
 			return unreachable(rs, err)
@@ -217,22 +220,32 @@ func (l *Ledger) begin(rs []*recording) (waiting []*recording, err error) {
 	return waiting, nil
 }
 
-// kindOf returns the kind of a database error, or "" for any other error. Unlike the error's text,
-// it contains no data of orders.
+// The kinds of errors of a transaction.
+const (
+	kindUnknownOutcome = "unknown_outcome"
+	kindDuplicate      = "duplicate"
+	kindLockTimeout    = "lock_timeout"
+	kindConflict       = "conflict"
+	kindRetryable      = "retryable"
+	kindStatement      = "statement"
+)
+
+// kindOf returns the kind of an error of a transaction, or "" for any other error. Unlike the
+// error's text, it contains no data of orders, so traces may name it.
 func kindOf(err error) string {
 	switch {
 	case errors.Is(err, sqltx.ErrUnknownOutcome):
-		return "unknown_outcome"
+		return kindUnknownOutcome
 	case sqltx.IsDuplicate(err):
-		return "duplicate"
+		return kindDuplicate
 	case sqltx.IsLockTimeout(err):
-		return "lock_timeout"
+		return kindLockTimeout
 	case errors.Is(err, cutter.ErrConflict):
-		return "conflict"
+		return kindConflict
 	case sqltx.IsRetryable(err):
-		return "retryable"
+		return kindRetryable
 	case sqltx.IsStatementError(err):
-		return "statement"
+		return kindStatement
 	}
 	return ""
 }

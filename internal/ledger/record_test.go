@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// recordingOf returns the recording of an order of one unit of each SKU.
+// recordingOf returns a recording of an order for one unit of each SKU.
 func recordingOf(skus ...stock.SKU) *recording {
 	take := takeOf(skus...)
 	return &recording{take: take, done: make(chan struct{}), order: order.Order{
@@ -60,14 +60,14 @@ func TestAcceptedOrders(t *testing.T) {
 		rs[n].order.ID = uuid.UUID{0: id}
 	}
 	sorted := []*order.Order{&rs[2].order, &rs[0].order, &rs[1].order}
-	if accepted := acceptedOrders(rs, cutter.AllTaken(3)); !slices.Equal(accepted, sorted) {
+	if accepted := acceptedOrders(rs, slices.Repeat([]cutter.Decision{{Taken: true}}, 3)); !slices.Equal(accepted, sorted) {
 		t.Errorf("%v", accepted)
 	}
 }
 
 // TestFailedGroup checks that every order of a failed group gets an outcome, and that none is
-// committed, even if several have the same ID. After a failure that is no conflict, the group must
-// not be tried in parts.
+// committed, even if several have the same ID. After a failure that is not a conflict, the group
+// must not be tried in parts.
 func TestFailedGroup(t *testing.T) {
 	t.Parallel()
 	eachDatabase(t, testenv.Chosen(databases, "SQLite", "PostgreSQL"), func(t *testing.T, d *database) {

@@ -55,17 +55,17 @@ func (l *Ledger) tryRevive(ctx context.Context, t stock.Take, o *order.Order, pa
 		if err != nil {
 			return err
 		}
-		if !decisions[0].Taken() {
+		if !decisions[0].Taken {
 			return decisions[0].Reason()
 		}
-		updated, err := tx.ExecAll(ctx, updateOrder(tx.Dialect(), o))
+		updated, err := tx.ExecAll(ctx, writeStep(tx.Dialect(), o)...)
 		if err != nil {
 			return fmt.Errorf("writing the order: %w", err)
 		}
 		if updated[0] == 0 {
 			return stock.ErrRowChanged
 		}
-		tx.AtCommit(insertStep(tx.Dialect(), o), writePayment(tx.Dialect(), false, paid))
+		tx.AtCommit(writePayment(tx.Dialect(), false, paid))
 		return nil
 	})
 }

@@ -29,11 +29,11 @@ type slowGroups struct {
 	waiting int // number of waiting recordings of all groups
 }
 
-// slowGroup holds the SKUs of a group under way that is slow, or may become so, and the
-// orders that wait for them.
+// slowGroup is a group under way that is slow, or may become so. It holds the SKUs whose orders wait
+// while it is slow, and these orders.
 type slowGroup struct {
-	skus    []stock.SKU
-	slow    bool // later groups do not wait for this one
+	skus    []stock.SKU // nil: not known yet
+	slow    bool        // later groups do not wait for this one
 	ended   bool
 	waiting []*recording
 }
@@ -69,9 +69,9 @@ func (ls *slowGroups) groupOf(r *recording) *slowGroup {
 	return nil
 }
 
-// add makes the group a slow one. It reports false if the group has ended, or if there are
-// too many.
-func (ls *slowGroups) add(g *slowGroup) bool {
+// add makes the group a slow one. skus are the SKUs of its orders. It reports false if the group has
+// ended, or if there are too many.
+func (ls *slowGroups) add(g *slowGroup, skus []stock.SKU) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if g.ended || ls.groups == maxSlowGroups {
@@ -79,6 +79,9 @@ func (ls *slowGroups) add(g *slowGroup) bool {
 	}
 	g.slow = true
 	ls.groups++
+	if g.skus == nil { // otherwise keepOnly has set them
+		g.skus = skus
+	}
 	if ls.of == nil {
 		ls.of = make(map[stock.SKU]*slowGroup)
 	}
@@ -90,12 +93,14 @@ func (ls *slowGroups) add(g *slowGroup) bool {
 	return true
 }
 
-// keepOnly reduces the group to the locked SKUs, and returns the recordings that no longer wait for
-// it.
+// keepOnly reduces the group to the locked SKUs, of which there is at least one, and returns the
+// recordings that no longer wait for it.
 func (ls *slowGroups) keepOnly(g *slowGroup, locked []stock.SKU) []*recording {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return ls.release(g, func(sku stock.SKU) bool { return !slices.Contains(locked, sku) })
+	freed := ls.release(g, func(sku stock.SKU) bool { return !slices.Contains(locked, sku) })
+	g.skus = locked
+	return freed
 }
 
 // remove removes the group, which has ended, and returns the recordings that waited for it.
@@ -110,15 +115,14 @@ func (ls *slowGroups) remove(g *slowGroup) []*recording {
 	return ls.release(g, func(stock.SKU) bool { return true })
 }
 
-// release removes SKUs from the group, and returns the recordings that no longer wait for any of
-// its SKUs.
+// release frees SKUs of the group, and returns the recordings that no longer wait for any of its
+// SKUs.
 func (ls *slowGroups) release(g *slowGroup, released func(stock.SKU) bool) (freed []*recording) {
 	for _, sku := range g.skus {
 		if ls.of[sku] == g && released(sku) {
 			delete(ls.of, sku)
 		}
 	}
-	g.skus = slices.DeleteFunc(g.skus, released)
 	g.waiting = slices.DeleteFunc(g.waiting, func(r *recording) bool {
 		if ls.groupOf(r) == g {
 			return false

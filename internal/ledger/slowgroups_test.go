@@ -24,8 +24,8 @@ func TestSlowGroupsEnd(t *testing.T) {
 	var ls slowGroups
 	for range 2 * maxSlowGroups {
 		ls.remove(&slowGroup{skus: []stock.SKU{"c"}}) // was never slow
-		own := &slowGroup{skus: []stock.SKU{"a", "b"}}
-		if !ls.add(own) {
+		own := new(slowGroup)
+		if !ls.add(own, []stock.SKU{"a", "b"}) {
 			t.Fatal("there is no room for a slow group")
 		}
 		free := ls.hold([]*recording{recordingOf("a"), recordingOf("b", "c"), recordingOf("c")})
@@ -38,7 +38,7 @@ func TestSlowGroupsEnd(t *testing.T) {
 		if freed := ls.remove(own); len(freed) != 1 || ls.waiting != 0 || ls.groups != 0 || len(ls.of) != 0 {
 			t.Errorf("%d recordings were freed; left behind: %d waiting, %d groups, %d SKUs", len(freed), ls.waiting, ls.groups, len(ls.of))
 		}
-		if ls.add(own) {
+		if ls.add(own, nil) {
 			t.Error("a group that had ended became slow")
 		}
 	}
@@ -47,10 +47,23 @@ func TestSlowGroupsEnd(t *testing.T) {
 // TestSlowGroupsAreFull checks that an order is refused if there is no room for it.
 func TestSlowGroupsAreFull(t *testing.T) {
 	ls := slowGroups{waiting: maxQueue}
-	ls.add(&slowGroup{skus: []stock.SKU{"a"}})
+	ls.add(new(slowGroup), []stock.SKU{"a"})
 	r := recordingOf("a")
 	if free := ls.hold([]*recording{r}); len(free) > 0 || !r.outcome.Refused() || !errors.Is(r.outcome.Reason(), stock.ErrBusy) {
 		t.Errorf("%d recordings are free; %+v", len(free), r.outcome)
+	}
+}
+
+// TestSlowGroups_LockedSKUsOnly checks that a group whose locked SKUs are known before it becomes
+// slow holds only these.
+func TestSlowGroups_LockedSKUsOnly(t *testing.T) {
+	var ls slowGroups
+	own := new(slowGroup)
+	if freed := ls.keepOnly(own, []stock.SKU{"a"}); len(freed) > 0 || !ls.add(own, []stock.SKU{"a", "b"}) {
+		t.Fatalf("%d recordings were freed, or the group cannot become slow", len(freed))
+	}
+	if free := ls.hold([]*recording{recordingOf("a"), recordingOf("b")}); len(free) != 1 || free[0].take.Lines[0].SKU != "b" {
+		t.Errorf("%d orders are free, want the one whose SKU is not locked", len(free))
 	}
 }
 
@@ -58,8 +71,8 @@ func TestSlowGroupsAreFull(t *testing.T) {
 // earlier one. Orders of the SKU must wait until the earlier group ends, and not for the later one.
 func TestSlowGroupsKeepTheirSKUs(t *testing.T) {
 	var ls slowGroups
-	first, second := &slowGroup{skus: []stock.SKU{"a"}}, &slowGroup{skus: []stock.SKU{"a", "b"}}
-	if !ls.add(first) || !ls.add(second) {
+	first, second := new(slowGroup), new(slowGroup)
+	if !ls.add(first, []stock.SKU{"a"}) || !ls.add(second, []stock.SKU{"a", "b"}) {
 		t.Fatal("there is no room for two slow groups")
 	}
 	if free := ls.hold([]*recording{recordingOf("a")}); len(free) > 0 {

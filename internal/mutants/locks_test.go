@@ -14,7 +14,7 @@ const (
 	observe            = "internal/lock/observe.go"
 	lockNames          = "internal/lock/name.go"
 	etcdLock           = "internal/lock/etcd/etcd.go"
-	etcdSession        = "internal/lock/etcd/keepalive.go"
+	etcdSession        = "internal/lock/etcd/session.go"
 	mysqlLock          = "internal/lock/mysql/mysql.go"
 	mysqlCounter       = "internal/lock/mysql/counter.go"
 	postgresLock       = "internal/lock/postgres/postgres.go"
@@ -135,7 +135,7 @@ var locks = []mutant{
 	{"an etcd waiter gives up after a failed watch", etcdLock, "_ = retry.Sleep(ctx, watchPause)\n		}\n		answer", "return err\n		}\n		answer", "internal/lock/etcd TestWatchOfACompactedRevision"},
 	{"a watch in etcd stays on a stream whose login has expired", etcdLock, "CompareAndSwap(stream, stream+1)", "CompareAndSwap(stream, stream)", "internal/lock/etcd TestWatchOfACompactedRevision"},
 	{"a server of etcd without a leader keeps a watch", etcdLock, "clientv3.WithRequireLeader(metadata.", "context.Context(metadata.", "internal/lock/etcd TestWatchWithoutLeader"},
-	{"an idle etcd session that has expired is used again", "internal/lock/etcd/keepalive.go", "s.ctx.Err() == nil && time.Now().Before(s.Until())", "s.ctx.Err() == nil", "internal/lock/etcd TestIdleSessionThatHasExpired"},
+	{"an idle etcd session that has expired is used again", "internal/lock/etcd/session.go", "s.ctx.Err() == nil && time.Now().Before(s.Until())", "s.ctx.Err() == nil", "internal/lock/etcd TestIdleSessionThatHasExpired"},
 	{"an etcd key that is deleted before the watch is not noticed", etcdLock, "case !answer.Created:", "default:", "internal/lock/etcd TestPredecessorLeavesBeforeTheWatch"},
 
 	{"the next waiter asks only after the release", leases, "	wait := g.StartRelease()\n	h.leaveQueue()\n", "	wait := g.StartRelease()\n", "internal/lock TestNextWaiterAsksDuringRelease"},

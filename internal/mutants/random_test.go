@@ -38,8 +38,8 @@ var (
 const (
 	module      = "github.com/holdfast-stock/holdfast/"
 	stockErrors = "internal/stock"
-	// A mutant is detected if a test takes longer than this on it, in addition to three times its
-	// duration on unchanged code.
+	// A mutant is detected if a test runs longer than three times its duration on unchanged code
+	// plus mutantPatience.
 	mutantPatience = 60 * time.Second
 )
 

@@ -23,7 +23,7 @@ const (
 // before the opening, or after the last unit, does not reach the stores. It is safe for concurrent
 // use.
 //
-// Once the SKU is open by the database's clock, it refuses no order as not open. But a change of
+// Once the SKU is open by the database's clock, no order is refused as not open. But a change of
 // the hours through another instance may take effect up to maxHoursAge later. Once the ledger has
 // the units of an order, it does not refuse the order for lack of units. But it may still do so for
 // up to soldOut if another instance has added or returned the units, or if this instance has

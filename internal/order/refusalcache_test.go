@@ -151,7 +151,7 @@ func TestRefusalCache_Bound(t *testing.T) {
 }
 
 // TestPlaceBeforeTheOpening checks that after the ledger has refused a SKU as not open, requests
-// for the SKU reach neither gate nor ledger until it opens. Keys must be replayed meanwhile.
+// for the SKU reach neither gate nor ledger until it opens. Orders must be replayed meanwhile.
 func TestPlaceBeforeTheOpening(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

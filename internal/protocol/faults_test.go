@@ -420,7 +420,7 @@ func (s *scenario) retryKeyed(ctx context.Context, instances []*instance) {
 
 // faultStride is the distance between the rows that a run on one database uses. The number of rows
 // of a strategy is not a multiple of it, so the positions vary.
-const faultStride = 29
+const faultStride = 59
 
 // TestFaults injects faults at one statement or command after another, and then checks every
 // promise. It begins with the rows that once broke one. Unless the run is thorough, each database

@@ -96,8 +96,8 @@ func (s *shop) takesTurn(n int) bool {
 	return testenv.Thorough() || dialects[n%len(dialects)] == s.sql.Dialect()
 }
 
-// runs is takesTurn for a variant with this strategy. It chooses among the databases that the
-// strategy can run on.
+// runs is like takesTurn for a variant that uses the strategy. The variants take turns only on the
+// databases on which the strategy can run.
 func (s *shop) runs(spec assembly.Spec, n int) bool {
 	switch {
 	case !spec.NeedsRowLocks():
@@ -220,7 +220,7 @@ type settings struct {
 	db            func() *sqltx.DB           // opens the ledger; nil for the connections of the shop
 	change        func(s *assembly.Strategy) // replaces the gate or the cutter
 	around        faults.Around              // hook for the commands to Redis; nil: no hook
-	auditor       bool                       // the instance audits beside others, and sells nothing
+	auditor       bool                       // the instance only audits, while others sell
 	idle          bool                       // no consumer commits the queued orders, unless the test does
 	log           *slog.Logger               // nil: warnings go to the shop
 }

@@ -134,8 +134,8 @@ func TestAuditAll(t *testing.T) {
 	})
 }
 
-// TestRead_Generations checks that a row of an earlier generation has not been adopted, and that one
-// of a later generation, which an instance has just raised, says nothing about the gate.
+// TestRead_Generations checks that a row of an earlier generation counts as not adopted. A row of a
+// later generation, which an instance has just raised, says nothing about the gate.
 func TestRead_Generations(t *testing.T) {
 	t.Parallel()
 	l := &countedLedger{fakeLedger: newLedger(&ownerRow{owner: ledger.Owner{Generation: 2, Layout: "fake"}})}

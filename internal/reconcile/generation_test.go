@@ -409,8 +409,8 @@ func TestRestoredBelowTheInstance(t *testing.T) {
 	}
 }
 
-// TestOwnership checks that a process that does not serve asks whether the owner's generation is loaded,
-// and takes the ledger for a restored one only if the mark is of a later state.
+// TestOwnership checks that a process that does not serve asks whether the owner's generation is
+// loaded. It takes the ledger for a restored one only if the mark is of a later state.
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 	owner := ledger.Owner{Generation: 2, Layout: "other", Beat: 5}

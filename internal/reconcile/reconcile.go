@@ -113,9 +113,9 @@ type Options struct {
 	Tracer   *tracing.Tracer // nil: there are no traces
 }
 
-// Reconciler reconciles one gate with the ledger. Call Start before the first
-// order, and Run beside the orders. It is safe for concurrent use, and several
-// instances may share the stores.
+// Reconciler reconciles one gate with the ledger. Call Start before the first order, and Run
+// while orders are placed. It is safe for concurrent use, and several instances may share the
+// stores.
 type Reconciler struct {
 	counter      Counter // nil without a gate
 	ledger       Ledger

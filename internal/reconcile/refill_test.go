@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// TestRefill_EpochOfTheGate checks that a count that the gate has under a later epoch than the stock row,
-// as after a restore of the ledger, is filled under an epoch above both.
+// TestRefill_EpochOfTheGate refills a count that the gate has under a later epoch than the stock row,
+// as after a restore of the ledger. The new epoch must be above both.
 func TestRefill_EpochOfTheGate(t *testing.T) {
 	t.Parallel()
 	for name, refill := range map[string]func(r *Reconciler) error{

@@ -39,25 +39,24 @@ func (k Kind) Valid() bool { return k == Product || k == Coupon }
 
 // ValidID reports whether s may name a SKU or a buyer.
 func ValidID(s string) bool {
-	if s == "" || len(s) > MaxIDLength || !alphanumeric(s[0]) {
+	if s == "" || len(s) > MaxIDLength {
 		return false
 	}
-	for i := 1; i < len(s); i++ {
-		if c := s[i]; !alphanumeric(c) && c != '.' && c != '_' && c != ':' && c != '-' {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case i > 0 && (c == '.' || c == '_' || c == ':' || c == '-'):
+		default:
 			return false
 		}
 	}
 	return true
 }
 
-func alphanumeric(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-}
-
-// Line asks for units of one SKU.
+// Line asks for units of one SKU. Its names in JSON are part of the HTTP contract.
 type Line struct {
-	SKU      SKU
-	Quantity int64 // 1 to MaxQuantity
+	SKU      SKU   `json:"sku"`
+	Quantity int64 `json:"quantity"` // 1 to MaxQuantity
 }
 
 // Deduction is one order's request for units: all lines or none.

@@ -110,9 +110,9 @@ func TestRefuseWithoutGuard_Silent(t *testing.T) {
 	}
 }
 
-// TestRedisEngine checks that all masters of a cluster count, that Sentinels name the master and its
-// replica, and that a service in another process may use an in-process Redis without the guard, as
-// in the load test.
+// TestRedisEngine checks that all masters of a cluster count, and that Sentinels name the master and
+// its replica. A service in another process may use an in-process Redis without the guard, as in the
+// load test.
 func TestRedisEngine(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ kind, url, name, replication string }{

@@ -12,10 +12,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// WatchRedis calls changed whenever a master of the client may have lost writes unnoticed: after a
-// restart, a failover, or a change of its role or replication ID, and when it is no longer one of a
-// cluster's masters. It polls the masters at the interval every, and also after each new connection
-// of the client, until ctx ends. Calls of changed do not overlap.
+// WatchRedis calls changed whenever a master of the client may have lost writes unnoticed. That is
+// after a restart, a failover, or a change of its role or replication ID, and when it is no longer
+// one of a cluster's masters. It polls the masters at the interval every, and also after each new
+// connection of the client, until ctx ends. Calls of changed do not overlap.
 //
 // A master that could not be reached is compared with its last known state when it answers again. A
 // master that has never answered counts as changed at its first answer.

@@ -51,7 +51,7 @@ func (t *Tracer) Request(ctx context.Context, h http.Header, method, route strin
 // Start starts the span of a part of the work that ctx belongs to. It starts none if that work is
 // not recorded.
 func (t *Tracer) Start(ctx context.Context, name string) (context.Context, Span) {
-	if !t.Of(ctx).Recorded() {
+	if t == nil || !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, Span{}
 	}
 	return t.begin(ctx, name)

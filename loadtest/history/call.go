@@ -75,7 +75,7 @@ type Call struct {
 	SKU     string `json:"sku,omitempty"`
 	OrderID string `json:"order,omitempty"` // of a Take, from the answer; of Cancel, Pay, Refund and Order, from the request
 	Restock bool   `json:"restock,omitempty"`
-	// Window is how long the order of an answer may wait for its payment, in nanoseconds.
+	// Window is the payment window of the order in the answer, in nanoseconds.
 	Window int64 `json:"window,omitempty"`
 	Total  int64 `json:"total,omitempty"` // of a Set and an Audit
 

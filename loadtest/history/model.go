@@ -12,27 +12,14 @@ import (
 	"github.com/holdfast-stock/holdfast/client"
 )
 
-// step is what an operation does to the counts of a SKU, and what its answer implies about them.
-type step int
-
-const (
-	take      step = iota // takes n units, which must be available
-	mayTake               // takes n units if they are available, or nothing; may come after everything else
-	soldOut               // n units were refused: fewer must be left, apart from the slack
-	give                  // returns n units
-	mayGive               // returns n units, or nothing; may come after everything else
-	set                   // changes total and left by n; left must not fall below 0
-	maySet                // does what set does if left stays at 0 or above, or nothing; may come after everything else
-	belowSet              // a refused set: left would fall below 0, apart from the slack
-	readCount             // the counts are the given ones
-)
-
-// operation is a call, or a part of it, in the form of a porcupine operation.
+// operation is a call, or a part of it, in the form of a porcupine operation. It changes the counts
+// of a SKU, or was refused to change them, or reads them.
 type operation struct {
-	step       step
-	n          int64
-	slack      int64 // for a refusal: units that other calls may hold temporarily
-	read       counts
+	delta      counts  // what the change adds to the counts, or would have added
+	maybe      bool    // the change is made, if units are left for it, or not; it may come after everything else
+	refused    bool    // no units were left for the change, apart from the slack
+	slack      int64   // units that other calls may hold temporarily
+	read       *counts // the counts are these
 	begin, end int64
 	call       *Call
 }
@@ -40,63 +27,28 @@ type operation struct {
 // counts is the state of the model: the units ever put in, and those left.
 type counts struct{ total, left int64 }
 
+func (s counts) plus(d counts) counts { return counts{s.total + d.total, s.left + d.left} }
+
 // apply returns the counts after the operation. ok is false if the answer contradicts the
 // counts.
 func (o operation) apply(s counts) (after counts, ok bool) {
-	switch o.step {
-	case take:
-		return counts{s.total, s.left - o.n}, s.left >= o.n
-	case mayTake:
-		if s.left >= o.n {
-			s.left -= o.n
-		}
-		return s, true
-	case soldOut:
-		return s, s.left-o.slack < o.n
-	case give, mayGive:
-		return counts{s.total, s.left + o.n}, true
-	case set:
-		return counts{s.total + o.n, s.left + o.n}, s.left+o.n >= 0
-	case maySet:
-		if s.left+o.n >= 0 {
-			s = counts{s.total + o.n, s.left + o.n}
-		}
-		return s, true
-	case belowSet:
-		return s, s.left-o.slack+o.n < 0
+	after = s.plus(o.delta)
+	switch {
+	case o.read != nil:
+		return s, s == *o.read
+	case o.refused:
+		return s, after.left-o.slack < 0
+	case after.left < 0:
+		return s, o.maybe
 	}
-	return s, s == o.read
-}
-
-// delta returns the change that the operation makes.
-func (o operation) delta() counts {
-	switch o.step {
-	case take:
-		return counts{0, -o.n}
-	case give:
-		return counts{0, o.n}
-	case set:
-		return counts{o.n, o.n}
-	}
-	return counts{}
+	return after, true
 }
 
 // pending returns the operation for a moment before its end, when it may have had its effect. ok is
 // false if it has no effect.
 func (o operation) pending() (_ operation, ok bool) {
-	o.end = Forever
-	switch o.step {
-	case take:
-		o.step = mayTake
-	case give:
-		o.step = mayGive
-	case set:
-		o.step = maySet
-	case mayTake, mayGive, maySet:
-	default:
-		return o, false
-	}
-	return o, true
+	o.end, o.maybe = Forever, true
+	return o, !o.refused && o.read == nil
 }
 
 // projection is the history of one SKU. Checking each SKU alone is necessary but not sufficient,
@@ -131,19 +83,20 @@ func (h *history) project(sku string, o Options) *projection {
 		c := &h.calls[i]
 		if n := quantity(c.Lines, sku); c.Call == Take && c.Outcome == Refused && c.SKU == sku && n > 0 {
 			begin := max(0, c.Begin-int64(o.Memory))
-			p.operations = append(p.operations, operation{step: soldOut, n: n, slack: slack(holds, c, begin), begin: begin, end: c.End, call: c})
+			p.operations = append(p.operations, operation{refused: true, delta: counts{left: -n}, slack: slack(holds, c, begin), begin: begin, end: c.End, call: c})
 		}
 	}
 	for _, set := range sets {
 		if set.refused {
-			p.operations = append(p.operations, operation{step: belowSet, n: set.n, slack: slack(holds, set.call, set.begin), begin: set.begin, end: set.end, call: set.call})
+			set.slack = slack(holds, set.call, set.begin)
+			p.operations = append(p.operations, set)
 		}
 	}
 	for _, o := range p.operations {
 		p.lastBegin = max(p.lastBegin, o.begin)
 	}
 	for _, c := range p.rests {
-		p.operations = append(p.operations, operation{step: readCount, read: counts{c.Counts.Total, c.Counts.LedgerAvailable}, begin: c.Begin, end: c.End, call: c})
+		p.operations = append(p.operations, operation{read: &counts{c.Counts.Total, c.Counts.LedgerAvailable}, begin: c.Begin, end: c.End, call: c})
 	}
 	slices.SortStableFunc(p.operations, func(a, b operation) int { return cmp.Compare(a.begin, b.begin) })
 	return p
@@ -214,33 +167,20 @@ func (h *history) disturbances(p *projection) func(begin, end int64) bool {
 // fault, they may be sold again only after the next moment at rest. The ledger has them at once,
 // and a gate gets them from the outbox at the latest.
 func (p *projection) addSale(s *sale, n int64, late func(begin, end int64) bool) {
-	o := operation{step: take, n: n, begin: s.begin, end: s.end, call: s.answered}
-	if s.maybe {
-		o.step = mayTake
-	}
-	p.operations = append(p.operations, o)
+	p.operations = append(p.operations, operation{delta: counts{left: -n}, maybe: s.maybe, begin: s.begin, end: s.end, call: s.answered})
 	for _, r := range s.returns {
-		o := operation{step: give, n: n, begin: r.begin, end: r.end, call: r.call}
-		if r.units < 0 {
-			o.step = take
-		} else if late(r.begin, r.end) {
+		o := operation{delta: counts{left: r.units * n}, begin: r.begin, end: r.end, call: r.call}
+		if r.units > 0 && late(r.begin, r.end) {
 			o.end = max(o.end, p.nextRest(o.end))
 		}
 		p.operations = append(p.operations, o)
 	}
 }
 
-// setting is a change of the total, with all its tries.
-type setting struct {
-	begin, end int64
-	n          int64
-	refused    bool
-	call       *Call
-}
-
-// addSets adds the changes of the total. They must follow each other, and each must be repeated
-// until its outcome is known.
-func (p *projection) addSets(h *history, sku string, late func(begin, end int64) bool) (all []setting) {
+// addSets adds the accepted changes of the total, and returns all of them, each with all its tries.
+// They must follow each other, and each must be repeated until its outcome is known. If added units
+// may be late, they may be sold only after the next moment at rest.
+func (p *projection) addSets(h *history, sku string, late func(begin, end int64) bool) (all []operation) {
 	tries := h.setsOf(sku)
 	var total int64
 	var open *Call // the first try with an unknown outcome
@@ -249,9 +189,10 @@ func (p *projection) addSets(h *history, sku string, late func(begin, end int64)
 			p.missing = fmt.Sprintf("the changes of the total overlap, or one was not repeated until it was answered: %v", c)
 			return all
 		}
-		s := setting{begin: c.Begin, end: c.End, n: c.Total - total, refused: c.Outcome == Refused, call: c}
+		added := c.Total - total
+		o := operation{delta: counts{added, added}, refused: c.Outcome == Refused, begin: c.Begin, end: c.End, call: c}
 		if open != nil {
-			s.begin = open.Begin
+			o.begin = open.Begin
 		}
 		switch c.Outcome {
 		case Unknown, Nothing:
@@ -261,9 +202,12 @@ func (p *projection) addSets(h *history, sku string, late func(begin, end int64)
 			continue
 		case Accepted:
 			total = c.Total
-			p.addSet(s, i > 0 && late(s.begin, s.end))
+			if i > 0 && added > 0 && late(o.begin, o.end) {
+				o.end = max(o.end, p.nextRest(o.end))
+			}
+			p.operations = append(p.operations, o)
 		}
-		all = append(all, s)
+		all = append(all, o)
 		open = nil
 	}
 	if open != nil {
@@ -283,16 +227,6 @@ func (h *history) setsOf(sku string) (tries []*Call) {
 	return tries
 }
 
-// addSet adds an accepted change of the total. If the added units may be late, they may be sold
-// only after the next moment at rest.
-func (p *projection) addSet(s setting, late bool) {
-	o := operation{step: set, n: s.n, begin: s.begin, end: s.end, call: s.call}
-	if s.n > 0 && late {
-		o.end = max(o.end, p.nextRest(o.end))
-	}
-	p.operations = append(p.operations, o)
-}
-
 // held is units that a call may hold temporarily.
 type held struct {
 	begin, end, n int64
@@ -301,7 +235,7 @@ type held struct {
 
 // holdsOf returns the units of the SKU that calls may hold temporarily. These units may be late,
 // too. After a fault, an accepted order may have been taken more than once.
-func (p *projection) holdsOf(h *history, sku string, sets []setting, disturbed, late func(begin, end int64) bool) (all []held) {
+func (p *projection) holdsOf(h *history, sku string, sets []operation, disturbed, late func(begin, end int64) bool) (all []held) {
 	for _, d := range h.holds {
 		n := quantity(d.lines, sku)
 		if n == 0 || d.call.Outcome == Refused && d.call.SKU == sku {
@@ -314,8 +248,8 @@ func (p *projection) holdsOf(h *history, sku string, sets []setting, disturbed, 
 		all = append(all, held{d.begin, end, n, d.call})
 	}
 	for _, s := range sets {
-		if s.refused && s.n < 0 {
-			all = append(all, held{s.begin, s.end, -s.n, s.call})
+		if s.refused && s.delta.left < 0 {
+			all = append(all, held{s.begin, s.end, -s.delta.left, s.call})
 		}
 	}
 	for _, s := range h.sales {
@@ -361,7 +295,9 @@ func (p *projection) search(timeout time.Duration) Verdict {
 			return shortest(part, state, timeout)
 		}
 		for _, o := range part {
-			state = counts{state.total + o.delta().total, state.left + o.delta().left}
+			if !o.refused && !o.maybe {
+				state = state.plus(o.delta)
+			}
 		}
 	}
 	return Verdict{Decision: Linearizable}

@@ -32,10 +32,9 @@ type Liar struct {
 	// returns-units-twice-at-the-gate needs it.
 	AddToGate func(sku string)
 
-	told, placed, replays, called, cancels, pending atomic.Int64
+	told, replays, called, cancels, pending atomic.Int64
 
-	latest  atomic.Pointer[answer] // answer with the last order that was placed
-	waiting sync.WaitGroup         // waits for orders that were answered before their commit
+	waiting sync.WaitGroup // waits for orders that were answered before their commit
 }
 
 // Statement is an SQL statement with its arguments.
@@ -192,41 +191,31 @@ func (l *Liar) lie(a answer) answer {
 
 // answer answers a call.
 func (l *Liar) answer(c call) answer {
-	id, order := strings.CutPrefix(c.r.URL.Path, "/orders/")
 	switch {
 	case c.r.Method != http.MethodPost:
 		return c.forward()
 	case c.r.URL.Path == "/orders":
 		return l.place(c)
-	case order:
-		id, _, _ = strings.Cut(id, "/")
-		return l.change(c, id)
 	}
-	return c.forward()
+	return l.change(c)
 }
 
 // place places an order, or answers with the lie instead.
 func (l *Liar) place(c call) answer {
-	n := l.placed.Add(1)
-	if lie, ok := l.lieInstead(c, n); ok {
-		return lie
+	request := parse(c.text)
+	switch l.Lie {
+	case "answers-before-the-commit":
+		return l.answerFirst(c, request)
+	case "refuses-every-order":
+		return l.lie(problem(http.StatusConflict, client.SoldOut))
+	case "stores-all-under-another-buyer":
+		return l.placeForAnother(c, request)
 	}
 	a := c.forward()
 	if !a.promises() {
 		return a
 	}
-	if !a.replayed() {
-		l.latest.Store(&a)
-	}
 	switch l.Lie {
-	case "is-busy-after-one-commit-in-ten":
-		if n%10 == 0 {
-			return l.lie(problem(http.StatusServiceUnavailable, client.Busy))
-		}
-	case "is-unavailable-after-one-commit-in-thirty":
-		if n%30 == 0 {
-			return l.lie(problem(http.StatusServiceUnavailable, client.Unavailable))
-		}
 	case "answers-that-orders-expire-an-hour-later":
 		if expires, err := time.Parse(time.RFC3339, a.object().text("expires_at")); err == nil {
 			return l.lie(a.with(object{"expires_at": expires.Add(time.Hour)}))
@@ -240,33 +229,6 @@ func (l *Liar) place(c call) answer {
 		return l.double(c, a)
 	}
 	return a
-}
-
-// lieInstead returns the false answer to order n. ok is false if the liar must forward the order
-// instead.
-func (l *Liar) lieInstead(c call, n int64) (a answer, ok bool) {
-	request := parse(c.text)
-	switch l.Lie {
-	case "answers-before-the-commit":
-		return l.answerFirst(c, request), true
-	case "refuses-every-order":
-		return l.lie(problem(http.StatusConflict, client.SoldOut)), true
-	case "stores-all-under-another-buyer":
-		return l.placeForAnother(c, request), true
-	}
-	other := l.latest.Load()
-	if other == nil || n%50 != 0 {
-		return a, false
-	}
-	switch l.Lie {
-	case "gives-one-in-fifty-another-order":
-		return l.lie(*other), true
-	case "gives-another-order-under-this-buyer":
-		return l.lie(other.with(object{"buyer_id": request["buyer_id"]})), true
-	case "forgets-one-queued-order-in-fifty":
-		return l.lie(other.with(object{"id": uuid.NewString(), "buyer_id": request["buyer_id"]})), true
-	}
-	return a, false
 }
 
 // placeForAnother places the order for another buyer.
@@ -333,52 +295,22 @@ func (l *Liar) answerFirst(c call, request object) answer {
 }
 
 // change changes an order: it pays, cancels or refunds it.
-func (l *Liar) change(c call, id string) answer {
-	expired := l.Lie == "revives-without-units" && c.get("/orders/"+id).text("status") == "expired"
+func (l *Liar) change(c call) answer {
 	a := c.forward()
-	if l.Lie == "is-unavailable-after-every-fifth-call" && l.called.Add(1)%5 == 0 && a.status == http.StatusOK {
-		return l.lie(problem(http.StatusServiceUnavailable, client.Unavailable))
+	if a.status != http.StatusOK {
+		return a
 	}
 	o := a.object()
-	due := o.text("type") == "/problems/refund-due"
+	cancelled := o.text("status") == "cancelled"
 	switch {
-	case l.Lie == "forgets-payments-that-are-due" && due:
-		return l.falsify(a, "DELETE FROM payments WHERE id = ?", o["payment_id"])
-	case l.Lie == "thanks-for-payments-that-are-due" && due:
-		paid, _ := json.Marshal(object{"id": id, "buyer_id": "", "status": "paid", "lines": []any{}, "created_at": time.Now()}) // cannot fail
-		return l.lie(answer{http.StatusOK, http.Header{"Content-Type": {"application/json"}}, paid})
-	case expired && a.status == http.StatusOK && o.text("status") == "paid":
-		for _, sku := range o.skus() {
-			a = l.falsify(a, "UPDATE stock SET available = available + 1 WHERE sku = ?", sku)
-		}
-	case a.status == http.StatusOK && o.text("status") == "cancelled":
-		return l.cancelled(a, o)
+	case l.Lie == "is-unavailable-after-every-fifth-call" && l.called.Add(1)%5 == 0:
+		return l.lie(problem(http.StatusServiceUnavailable, client.Unavailable))
+	case l.Lie == "returns-units-twice" && cancelled:
+		l.Change(Statement{"UPDATE stock SET available = available + 1 WHERE sku = ?", []any{o.skus()[0]}})
+		return l.lie(a)
+	case l.Lie == "returns-units-twice-at-the-gate" && cancelled && l.cancels.Add(1) == 2:
+		l.AddToGate(o.skus()[0])
+		return l.lie(a)
 	}
 	return a
-}
-
-// cancelled returns the answer to a request for an order that is cancelled.
-func (l *Liar) cancelled(a answer, o object) answer {
-	switch l.Lie {
-	case "returns-units-twice":
-		return l.falsify(a, "UPDATE stock SET available = available + 1 WHERE sku = ?", o.skus()[0])
-	case "returns-units-twice-at-the-gate":
-		if l.cancels.Add(1) == 2 {
-			l.AddToGate(o.skus()[0])
-			return l.lie(a)
-		}
-	case "keeps-claims":
-		if skus := o.skus(); len(skus) > 1 {
-			for _, sku := range skus { // other loads have buyers with the same names
-				a = l.falsify(a, "UPDATE claims SET units = units + 1 WHERE buyer_id = ? AND sku = ?", o["buyer_id"], sku)
-			}
-		}
-	}
-	return a
-}
-
-// falsify changes the ledger and returns the true answer.
-func (l *Liar) falsify(a answer, statement string, args ...any) answer {
-	l.Change(Statement{statement, args})
-	return l.lie(a)
 }

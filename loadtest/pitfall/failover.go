@@ -31,16 +31,16 @@ func failovers() []Pitfall {
 		{
 			Name: "redlock-emptied", Title: "Redlock when a majority restarts empty", TitleChinese: "Redlock：多数节点空数据重启",
 			Versions: []Version{
-				{Title: "two of three servers restart without their data", TitleChinese: "三台中的两台丢数据重启", Flawed: true, Needs: Redis, Own: true, Run: majorityEmptied},
+				{Title: "two of three servers restart without their data", TitleChinese: "三台中的两台丢数据重启", Flawed: true, Needs: Redis, Own: true, Run: sellThroughLoss(2, (*Stage).empty)},
 				{Title: "they stay down until the lease has ended", TitleChinese: "等租约结束之后再让它们上线", Needs: Redis, Own: true, Run: majorityLate},
-				{Title: "only one of three restarts without its data", TitleChinese: "三台中只有一台丢数据重启", Needs: Redis, Own: true, Run: minorityEmptied},
+				{Title: "only one of three restarts without its data", TitleChinese: "三台中只有一台丢数据重启", Needs: Redis, Own: true, Run: sellThroughLoss(1, (*Stage).empty)},
 			},
 		},
 		{
 			Name: "redlock-clock-jump", Title: "Redlock when clocks jump", TitleChinese: "Redlock：时钟跳变",
 			Versions: []Version{
-				{Title: "the clocks of two of three servers jump ahead", TitleChinese: "三台中两台的时钟向前跳", Flawed: true, Needs: Redis, Own: true, Run: majorityJumps},
-				{Title: "the clock of only one of three jumps", TitleChinese: "三台中只有一台的时钟跳变", Needs: Redis, Own: true, Run: minorityJumps},
+				{Title: "the clocks of two of three servers jump ahead", TitleChinese: "三台中两台的时钟向前跳", Flawed: true, Needs: Redis, Own: true, Run: sellThroughLoss(2, (*Stage).jump)},
+				{Title: "the clock of only one of three jumps", TitleChinese: "三台中只有一台的时钟跳变", Needs: Redis, Own: true, Run: sellThroughLoss(1, (*Stage).jump)},
 				{Title: "one Redis that jumps, and a fence beside the data", TitleChinese: "单台 Redis 时钟跳变，数据旁有栅栏", Needs: Redis, Run: jumpBehindFence},
 			},
 		},
@@ -177,14 +177,6 @@ func (s *Stage) redlock(ctx context.Context, actor string, servers redlockServer
 	return s.locker(actor, l)
 }
 
-func majorityEmptied(ctx context.Context, s *Stage) Damage { return s.sellThroughLoss(ctx, 2, s.empty) }
-
-func minorityEmptied(ctx context.Context, s *Stage) Damage { return s.sellThroughLoss(ctx, 1, s.empty) }
-
-func majorityJumps(ctx context.Context, s *Stage) Damage { return s.sellThroughLoss(ctx, 2, s.jump) }
-
-func minorityJumps(ctx context.Context, s *Stage) Damage { return s.sellThroughLoss(ctx, 1, s.jump) }
-
 // empty restarts the server with the number without its data.
 func (s *Stage) empty(_ context.Context, server *testenv.RedisServer, number int) {
 	server.Restart()
@@ -217,22 +209,24 @@ func (s *Stage) expire(ctx context.Context, client redis.UniversalClient, keys [
 }
 
 // sellThroughLoss makes this number of the three servers lose the lock that A holds.
-func (s *Stage) sellThroughLoss(ctx context.Context, losing int, lose func(ctx context.Context, server *testenv.RedisServer, number int)) Damage {
-	name, shop := s.key(lockName), s.openShop()
-	servers := s.startRedlock()
-	a := s.redlock(ctx, "A", servers, longLease)
-	b := s.redlock(ctx, "B", servers, longLease)
-	leaseA := a.lock(ctx, name)
-	seenByA := shop.read("A")
-	for i := range losing {
-		lose(ctx, servers[i], i+1)
+func sellThroughLoss(losing int, lose func(s *Stage, ctx context.Context, server *testenv.RedisServer, number int)) run {
+	return func(ctx context.Context, s *Stage) Damage {
+		name, shop := s.key(lockName), s.openShop()
+		servers := s.startRedlock()
+		a := s.redlock(ctx, "A", servers, longLease)
+		b := s.redlock(ctx, "B", servers, longLease)
+		leaseA := a.lock(ctx, name)
+		seenByA := shop.read("A")
+		for i := range losing {
+			lose(s, ctx, servers[i], i+1)
+		}
+		if leaseB, err := b.tryLock(ctx, name); err == nil {
+			seenByB := shop.read("B")
+			shop.sellUnder("B", leaseB, seenByB)
+		}
+		shop.sellUnder("A", leaseA, seenByA)
+		return shop.damage()
 	}
-	if leaseB, err := b.tryLock(ctx, name); err == nil {
-		seenByB := shop.read("B")
-		shop.sellUnder("B", leaseB, seenByB)
-	}
-	shop.sellUnder("A", leaseA, seenByA)
-	return shop.damage()
 }
 
 func majorityLate(ctx context.Context, s *Stage) Damage {

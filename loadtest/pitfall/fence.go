@@ -22,10 +22,10 @@ func fences() []Pitfall {
 	return []Pitfall{{
 		Name: "lease-outlived", Title: "A holder outlives its lease", TitleChinese: "持有者停顿的时间超过租约",
 		Versions: []Version{
-			{Title: "no fence", TitleChinese: "没有栅栏", Flawed: true, Needs: Redis, Run: outlivedUnfenced},
+			{Title: "no fence", TitleChinese: "没有栅栏", Flawed: true, Needs: Redis, Run: outlive(false, false)},
 			{Title: "a fence that refuses older tokens only", TitleChinese: "只拒绝旧令牌的栅栏", Flawed: true, Needs: Redis, Run: outlivedNaive},
-			{Title: "a fence raised by the first read, and equal at the write", TitleChinese: "首次读取就抬高、写入时必须相等的栅栏", Needs: Redis, Run: outlivedFenced},
-			{Title: "the same fence, with the late write in between", TitleChinese: "同样的栅栏，迟到的写入夹在读写之间", Needs: Redis, Run: outlivedBetween},
+			{Title: "a fence raised by the first read, and equal at the write", TitleChinese: "首次读取就抬高、写入时必须相等的栅栏", Needs: Redis, Run: outlive(true, false)},
+			{Title: "the same fence, with the late write in between", TitleChinese: "同样的栅栏，迟到的写入夹在读写之间", Needs: Redis, Run: outlive(true, true)},
 		},
 	}}
 }
@@ -124,44 +124,40 @@ func (s *Stage) instance(ctx context.Context, actor string, options redislock.Op
 	}
 }
 
-func outlivedUnfenced(ctx context.Context, s *Stage) Damage { return s.outlive(ctx, false, false) }
-
-func outlivedFenced(ctx context.Context, s *Stage) Damage { return s.outlive(ctx, true, false) }
-
-func outlivedBetween(ctx context.Context, s *Stage) Damage { return s.outlive(ctx, true, true) }
-
 // outlive stops A between its read and its write until its lease has ended. B then gets the lock. A
 // continues after B has sold the unit, or between B's read and B's write.
-func (s *Stage) outlive(ctx context.Context, fence, between bool) Damage {
-	filler := s.redisLocker(ctx, "filler", redislock.Options{Lease: longLease}).inner
-	s.fill(ctx, s.gate(ctx, "lock", assembly.Backends{Locker: filler, LockName: "redis", Fence: fence}), 1)
-	paused, resume := make(chan struct{}), make(chan struct{})
-	a := s.instance(ctx, "A", redislock.Options{Lease: shortLease, Fixed: true}, fence, func() {
-		s.at("A", "has read 1, and is paused for longer than its lease")
-		close(paused)
-		<-resume
-		s.at("A", "continues, and writes 0")
-	})
-	answered := make(chan error, 1)
-	resumeA := sync.OnceValue(func() error {
-		close(resume)
-		return <-answered
-	})
-	b := s.instance(ctx, "B", redislock.Options{Lease: longLease}, fence, func() {
-		s.at("B", "has read 1")
-		if between {
-			_ = resumeA() // A is resumed again below
+func outlive(fence, between bool) run {
+	return func(ctx context.Context, s *Stage) Damage {
+		filler := s.redisLocker(ctx, "filler", redislock.Options{Lease: longLease}).inner
+		s.fill(ctx, s.gate(ctx, "lock", assembly.Backends{Locker: filler, LockName: "redis", Fence: fence}), 1)
+		paused, resume := make(chan struct{}), make(chan struct{})
+		a := s.instance(ctx, "A", redislock.Options{Lease: shortLease, Fixed: true}, fence, func() {
+			s.at("A", "has read 1, and is paused for longer than its lease")
+			close(paused)
+			<-resume
+			s.at("A", "continues, and writes 0")
+		})
+		answered := make(chan error, 1)
+		resumeA := sync.OnceValue(func() error {
+			close(resume)
+			return <-answered
+		})
+		b := s.instance(ctx, "B", redislock.Options{Lease: longLease}, fence, func() {
+			s.at("B", "has read 1")
+			if between {
+				_ = resumeA() // A is resumed again below
+			}
+		})
+		go func() { answered <- a() }()
+		select {
+		case <-paused:
+		case err := <-answered:
+			s.Fatalf("A was not paused: %v", err)
 		}
-	})
-	go func() { answered <- a() }()
-	select {
-	case <-paused:
-	case err := <-answered:
-		s.Fatalf("A was not paused: %v", err)
+		errB := b() // this waits until A's lease has ended
+		errA := resumeA()
+		return sale(accepted(errA, errB), 1)
 	}
-	errB := b() // this waits until A's lease has ended
-	errA := resumeA()
-	return sale(accepted(errA, errB), 1)
 }
 
 // accepted counts the orders that were accepted.

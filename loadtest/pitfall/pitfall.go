@@ -28,9 +28,11 @@ type Version struct {
 	Flawed              bool
 	Needs               Server // empty if the version needs no server
 	Own                 bool   // the version kills servers, and so always starts its own
-	// Run runs the version. If it cannot, it calls Fatalf of the stage.
-	Run func(ctx context.Context, s *Stage) Damage
+	Run                 run
 }
+
+// run runs a version. If it cannot, it calls Fatalf of the stage.
+type run func(ctx context.Context, s *Stage) Damage
 
 // Server is a kind of server, named after its program.
 type Server string
@@ -105,16 +107,6 @@ func Names() []string {
 		names = append(names, p.Name)
 	}
 	return names
-}
-
-// Find returns the pitfall with the name.
-func Find(name string) (Pitfall, bool) {
-	for _, p := range Table() {
-		if p.Name == name {
-			return p, true
-		}
-	}
-	return Pitfall{}, false
 }
 
 // maxRun bounds the run of one version.

@@ -29,22 +29,22 @@ func rows() []Pitfall {
 		{
 			Name: "for-update-unindexed", Title: "FOR UPDATE on a column without an index", TitleChinese: "FOR UPDATE 的条件列没有索引",
 			Versions: []Version{
-				{Title: "every row is locked, also of other SKUs", TitleChinese: "所有行都被锁住，其他 SKU 也不例外", Flawed: true, Needs: MariaDB, Run: unindexed},
-				{Title: "an index: only the row is locked", TitleChinese: "有索引：只锁这一行", Needs: MariaDB, Run: indexed},
+				{Title: "every row is locked, also of other SKUs", TitleChinese: "所有行都被锁住，其他 SKU 也不例外", Flawed: true, Needs: MariaDB, Run: lockOther(false)},
+				{Title: "an index: only the row is locked", TitleChinese: "有索引：只锁这一行", Needs: MariaDB, Run: lockOther(true)},
 			},
 		},
 		{
 			Name: "gap-lock", Title: "FOR UPDATE of a missing row under REPEATABLE READ", TitleChinese: "REPEATABLE READ 下对不存在的行 FOR UPDATE（间隙锁）",
 			Versions: []Version{
-				{Title: "REPEATABLE READ locks the gap between rows", TitleChinese: "REPEATABLE READ 锁住行之间的间隙", Flawed: true, Needs: MariaDB, Run: gapLocked},
-				{Title: "READ COMMITTED locks no gaps", TitleChinese: "READ COMMITTED 不锁间隙", Needs: MariaDB, Run: gapFree},
+				{Title: "REPEATABLE READ locks the gap between rows", TitleChinese: "REPEATABLE READ 锁住行之间的间隙", Flawed: true, Needs: MariaDB, Run: insertIntoGap(repeatableRead)},
+				{Title: "READ COMMITTED locks no gaps", TitleChinese: "READ COMMITTED 不锁间隙", Needs: MariaDB, Run: insertIntoGap(readCommitted)},
 			},
 		},
 		{
 			Name: "optimistic-no-retry", Title: "A version column without a retry", TitleChinese: "乐观锁冲突后不重试",
 			Versions: []Version{
-				{Title: "an order that loses the race fails", TitleChinese: "竞争失败的订单直接失败", Flawed: true, Needs: MariaDB, Run: optimisticOnce},
-				{Title: "an order that loses the race reads again (strategy optimistic)", TitleChinese: "竞争失败的订单重新读取再试（策略 optimistic）", Needs: MariaDB, Run: optimisticRetried},
+				{Title: "an order that loses the race fails", TitleChinese: "竞争失败的订单直接失败", Flawed: true, Needs: MariaDB, Run: optimistic(false)},
+				{Title: "an order that loses the race reads again (strategy optimistic)", TitleChinese: "竞争失败的订单重新读取再试（策略 optimistic）", Needs: MariaDB, Run: optimistic(true)},
 			},
 		},
 	}
@@ -227,81 +227,75 @@ func conditionalUpdate(ctx context.Context, s *Stage) Damage {
 	return sale(sold, 1)
 }
 
-func unindexed(ctx context.Context, s *Stage) Damage { return s.lockOther(ctx, false) }
-
-func indexed(ctx context.Context, s *Stage) Damage { return s.lockOther(ctx, true) }
-
 // lockOther makes A lock one SKU, and B another.
-func (s *Stage) lockOther(ctx context.Context, index bool) Damage {
-	db := s.database(ctx)
-	table := s.stockTable(ctx, db, index)
-	a, b := s.conn(ctx, "A", db, repeatableRead), s.conn(ctx, "B", db, repeatableRead)
-	s.at("A", "%s; an index on sku: %v", repeatableRead, index)
-	a.do(ctx, "BEGIN")
-	_, err := a.number(ctx, selectUnits(table, 10001)+" FOR UPDATE")
-	s.check(err)
-	b.do(ctx, "BEGIN")
-	start := time.Now()
-	if _, err := b.number(ctx, selectUnits(table, 10002)+" FOR UPDATE"); err != nil {
-		return lost(time.Since(start), "B waited for a lock on another SKU, and its order failed")
+func lockOther(index bool) run {
+	return func(ctx context.Context, s *Stage) Damage {
+		db := s.database(ctx)
+		table := s.stockTable(ctx, db, index)
+		a, b := s.conn(ctx, "A", db, repeatableRead), s.conn(ctx, "B", db, repeatableRead)
+		s.at("A", "%s; an index on sku: %v", repeatableRead, index)
+		a.do(ctx, "BEGIN")
+		_, err := a.number(ctx, selectUnits(table, 10001)+" FOR UPDATE")
+		s.check(err)
+		b.do(ctx, "BEGIN")
+		start := time.Now()
+		if _, err := b.number(ctx, selectUnits(table, 10002)+" FOR UPDATE"); err != nil {
+			return lost(time.Since(start), "B waited for a lock on another SKU, and its order failed")
+		}
+		return Damage{}
 	}
-	return Damage{}
 }
-
-func gapLocked(ctx context.Context, s *Stage) Damage { return s.insertIntoGap(ctx, repeatableRead) }
-
-func gapFree(ctx context.Context, s *Stage) Damage { return s.insertIntoGap(ctx, readCommitted) }
 
 // insertIntoGap makes A lock a SKU that does not exist, and B create another one near it.
-func (s *Stage) insertIntoGap(ctx context.Context, level string) Damage {
-	db := s.database(ctx)
-	table := s.stockTable(ctx, db, true)
-	a, b := s.conn(ctx, "A", db, level), s.conn(ctx, "B", db, level)
-	s.at("A", "%s; the SKUs are 10001, 10002 and 10010", level)
-	a.do(ctx, "BEGIN")
-	_, err := a.number(ctx, selectUnits(table, 10005)+" FOR UPDATE")
-	s.check(err)
-	b.do(ctx, "BEGIN")
-	start := time.Now()
-	if _, err := b.try(ctx, "INSERT INTO "+table+" VALUES (4, 10007, 1, 1)"); err != nil {
-		return lost(time.Since(start), "B waited for a lock on a row that does not exist, and failed")
+func insertIntoGap(level string) run {
+	return func(ctx context.Context, s *Stage) Damage {
+		db := s.database(ctx)
+		table := s.stockTable(ctx, db, true)
+		a, b := s.conn(ctx, "A", db, level), s.conn(ctx, "B", db, level)
+		s.at("A", "%s; the SKUs are 10001, 10002 and 10010", level)
+		a.do(ctx, "BEGIN")
+		_, err := a.number(ctx, selectUnits(table, 10005)+" FOR UPDATE")
+		s.check(err)
+		b.do(ctx, "BEGIN")
+		start := time.Now()
+		if _, err := b.try(ctx, "INSERT INTO "+table+" VALUES (4, 10007, 1, 1)"); err != nil {
+			return lost(time.Since(start), "B waited for a lock on a row that does not exist, and failed")
+		}
+		return Damage{}
 	}
-	return Damage{}
 }
 
-func optimisticOnce(ctx context.Context, s *Stage) Damage { return s.optimistic(ctx, false) }
-
-func optimisticRetried(ctx context.Context, s *Stage) Damage { return s.optimistic(ctx, true) }
-
 // optimistic makes three orders read the same version of a row with three units, and then write.
-func (s *Stage) optimistic(ctx context.Context, retry bool) Damage {
-	db := s.database(ctx)
-	table := s.stockTable(ctx, db, true)
-	s.run(ctx, db, "UPDATE "+table+" SET available = 3 WHERE sku = 10001")
-	orders := []actorConn{s.conn(ctx, "A", db, readCommitted), s.conn(ctx, "B", db, readCommitted), s.conn(ctx, "C", db, readCommitted)}
-	read := func(c actorConn) int {
-		version, err := c.number(ctx, "SELECT version FROM "+table+" WHERE sku = 10001")
-		s.check(err)
-		return version
-	}
-	cut := func(c actorConn, version int) bool {
-		return c.do(ctx, fmt.Sprintf("UPDATE %s SET available = available - 1, version = %d WHERE sku = 10001 AND version = %d", table, version+1, version)) == 1
-	}
-	versions := make([]int, len(orders))
-	for i, c := range orders {
-		versions[i] = read(c)
-	}
-	failed := 0
-	for i, c := range orders {
-		done := cut(c, versions[i])
-		if !done && retry {
-			s.at(c.actor, "has lost the race, and reads again")
-			done = cut(c, read(c))
+func optimistic(retry bool) run {
+	return func(ctx context.Context, s *Stage) Damage {
+		db := s.database(ctx)
+		table := s.stockTable(ctx, db, true)
+		s.run(ctx, db, "UPDATE "+table+" SET available = 3 WHERE sku = 10001")
+		orders := []actorConn{s.conn(ctx, "A", db, readCommitted), s.conn(ctx, "B", db, readCommitted), s.conn(ctx, "C", db, readCommitted)}
+		read := func(c actorConn) int {
+			version, err := c.number(ctx, "SELECT version FROM "+table+" WHERE sku = 10001")
+			s.check(err)
+			return version
 		}
-		if !done {
-			s.at(c.actor, "has lost the race: the order fails")
-			failed++
+		cut := func(c actorConn, version int) bool {
+			return c.do(ctx, fmt.Sprintf("UPDATE %s SET available = available - 1, version = %d WHERE sku = 10001 AND version = %d", table, version+1, version)) == 1
 		}
+		versions := make([]int, len(orders))
+		for i, c := range orders {
+			versions[i] = read(c)
+		}
+		failed := 0
+		for i, c := range orders {
+			done := cut(c, versions[i])
+			if !done && retry {
+				s.at(c.actor, "has lost the race, and reads again")
+				done = cut(c, read(c))
+			}
+			if !done {
+				s.at(c.actor, "has lost the race: the order fails")
+				failed++
+			}
+		}
+		return units(failed, "left that the failed orders could have had")
 	}
-	return units(failed, "left that the failed orders could have had")
 }

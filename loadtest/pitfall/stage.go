@@ -38,12 +38,12 @@ type Stage struct {
 }
 
 // perform runs a version on a new stage.
-func perform(ctx context.Context, servers Servers, run func(context.Context, *Stage) Damage) (damage Damage, events []results.Event, err error) {
+func perform(ctx context.Context, servers Servers, do run) (damage Damage, events []results.Event, err error) {
 	id := uuid.New()
 	s := &Stage{servers: servers, prefix: "p" + id.String()[:8] + "_", ledgerID: id}
 	err = testenv.Part(func(t testenv.T) error {
 		s.T = t
-		damage = run(ctx, s)
+		damage = do(ctx, s)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.ended = true
@@ -269,24 +269,10 @@ const (
 	tryPause = 200 * time.Millisecond
 )
 
-// lock waits for the lock, and ends the run if it is not granted.
-func (l actorLocker) lock(ctx context.Context, name string) lock.Lease {
+// again repeats a request until the lock is granted or held.
+func (l actorLocker) again(ctx context.Context, request func() (lock.Lease, error)) (lock.Lease, error) {
 	for try := 1; ; try++ {
-		lease, err := l.wait(ctx, name, maxRun)
-		if err == nil {
-			return lease
-		}
-		if try == maxTries {
-			l.stage.check(err)
-		}
-		l.stage.pause(ctx, tryPause)
-	}
-}
-
-// tryLock requests the lock until it is granted or held.
-func (l actorLocker) tryLock(ctx context.Context, name string) (lock.Lease, error) {
-	for try := 1; ; try++ {
-		lease, err := l.TryLock(ctx, name)
+		lease, err := request()
 		if err == nil || errors.Is(err, lock.ErrHeld) {
 			return lease, err
 		}
@@ -295,6 +281,18 @@ func (l actorLocker) tryLock(ctx context.Context, name string) (lock.Lease, erro
 		}
 		l.stage.pause(ctx, tryPause)
 	}
+}
+
+// lock waits for the lock, and ends the run if it is not granted.
+func (l actorLocker) lock(ctx context.Context, name string) lock.Lease {
+	lease, err := l.again(ctx, func() (lock.Lease, error) { return l.wait(ctx, name, maxRun) })
+	l.stage.check(err)
+	return lease
+}
+
+// tryLock requests the lock until it is granted or held.
+func (l actorLocker) tryLock(ctx context.Context, name string) (lock.Lease, error) {
+	return l.again(ctx, func() (lock.Lease, error) { return l.TryLock(ctx, name) })
 }
 
 // mustBeHeld requests the lock, which another actor must hold.

@@ -1,5 +1,7 @@
 package results
 
+import "slices"
+
 // Experiment is the result of one pitfall. Each of its versions, flawed or fixed, was run
 // once.
 type Experiment struct {
@@ -37,21 +39,13 @@ type Event struct {
 // AsExpected reports whether every version that ran did damage if it is flawed, and
 // none if it is not.
 func (e Experiment) AsExpected() bool {
-	for _, v := range e.Versions {
-		if v.Fault != "" {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(e.Versions, func(v Version) bool { return v.Fault != "" })
 }
 
 // Actors returns the actors in the order in which they appear.
-func (v Version) Actors() []string {
-	var actors []string
-	seen := make(map[string]bool)
+func (v Version) Actors() (actors []string) {
 	for _, e := range v.Events {
-		if !seen[e.Actor] {
-			seen[e.Actor] = true
+		if !slices.Contains(actors, e.Actor) {
 			actors = append(actors, e.Actor)
 		}
 	}

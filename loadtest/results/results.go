@@ -169,7 +169,7 @@ type Result struct {
 type History struct {
 	Calls        int `json:"calls"` // calls about its SKUs; a call counts once for each SKU
 	SKUs         int `json:"skus"`
-	Linearizable int `json:"linearizable"` // SKUs whose answers are all explained
+	Linearizable int `json:"linearizable"` // SKUs with a linearizable history
 }
 
 // Add adds a SKU.

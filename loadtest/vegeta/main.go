@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"time"
 
@@ -43,11 +42,9 @@ func (s *settings) check(*kong.Context) error {
 	return nil
 }
 
-func main() {
-	os.Exit(command.ExitCode(context.Background(), "vegeta", run(os.Args[1:], os.Stdout), os.Stderr))
-}
+func main() { command.Main("vegeta", run) }
 
-func run(args []string, stdout io.Writer) error {
+func run(_ context.Context, args []string, stdout, _ io.Writer) error {
 	var s settings
 	err := commandline.Parse(&s, args, nil, stdout, s.check,
 		kong.Name("go run ./loadtest/vegeta"),

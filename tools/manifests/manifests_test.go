@@ -290,7 +290,7 @@ func (r *rules) judgeContainer(c container) {
 	}
 	for _, v := range c.Env {
 		if strings.HasPrefix(v.Name, "HOLDFAST_") && !r.flags[v.Name] {
-			r.fault(c.Name, "%s is no flag of the service", v.Name)
+			r.fault(c.Name, "%s is not a flag of the service", v.Name)
 		}
 		reference := v.ValueFrom != nil && v.ValueFrom.SecretKeyRef != nil && v.ValueFrom.SecretKeyRef.Name != "" &&
 			v.ValueFrom.SecretKeyRef.Key != "" && !v.ValueFrom.SecretKeyRef.Optional && v.Value == ""

@@ -1,11 +1,9 @@
 package rush
 
 import (
-	"crypto/subtle"
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 
 	"github.com/go-json-experiment/json"
 
@@ -15,63 +13,29 @@ import (
 const (
 	// Path is where the Runner is mounted.
 	Path = "/console/rush"
-	// secretHeader has the secret of the run. Without it, nobody can order in the run.
-	secretHeader = "Holdfast-Rush"
 	// maxBody bounds the body of a request that starts a run, in bytes.
 	maxBody = 4 << 10
 )
 
-// runPath returns the path of the service that the clients of a run call.
-func runPath(id string) string { return Path + "/runs/" + id }
-
-// ServeHTTP answers requests for Path and the paths below it:
+// ServeHTTP answers requests for Path:
 //
-//	GET    Path   what can be run, and the progress of the last run
-//	POST   Path   starts a run
-//	DELETE Path   stops it
-//	POST   Path/runs/{id}/orders   an order of the run's own clients
+//	GET    what can be run, and the progress of the last run
+//	POST   starts a run
+//	DELETE stops it
 //
-// The caller decides who may send them, and refuses bodies that are not JSON. Orders are accepted
-// only during a run, and only with its secret, which only its clients know. All other orders are
-// answered 404.
+// The caller decides who may send them, and refuses bodies that are not JSON.
 func (r *Runner) ServeHTTP(w http.ResponseWriter, q *http.Request) {
-	switch {
-	case q.URL.Path != Path:
-		r.placeOrder(w, q)
-	case q.Method == http.MethodGet || q.Method == http.MethodHead:
+	switch q.Method {
+	case http.MethodGet, http.MethodHead:
 		r.show(w)
-	case q.Method == http.MethodPost:
+	case http.MethodPost:
 		r.start(w, q)
-	case q.Method == http.MethodDelete:
+	case http.MethodDelete:
 		r.halt(w, q)
 	default:
 		w.Header().Set("Allow", "GET, HEAD, POST, DELETE")
 		console.WriteProblem(w, http.StatusMethodNotAllowed, "method-not-allowed", "Method not allowed", "The path does not support this method.")
 	}
-}
-
-// placeOrder passes an order of the run's clients to its shop.
-func (r *Runner) placeOrder(w http.ResponseWriter, q *http.Request) {
-	last := r.current()
-	if last == nil || q.Method != http.MethodPost || q.URL.Path != runPath(last.id)+"/orders" || !last.knows(q.Header) {
-		notFound(w)
-		return
-	}
-	entered := last.enter()
-	if entered == nil {
-		notFound(w)
-		return
-	}
-	defer last.serving.Done()
-	inside := new(http.Request)
-	*inside = *q
-	inside.URL = &url.URL{Path: "/orders"}
-	entered.handler.ServeHTTP(w, inside)
-}
-
-// knows reports whether the header has the secret of the run.
-func (r *run) knows(h http.Header) bool {
-	return subtle.ConstantTimeCompare([]byte(h.Get(secretHeader)), []byte(r.secret)) == 1
 }
 
 // overview is the answer to GET.
@@ -95,39 +59,59 @@ func (r *Runner) show(w http.ResponseWriter) {
 		Available: r.o.Unavailable == "", Reason: r.o.Unavailable, Strategies: strategies(), Defaults: Defaults(),
 		Limits: limits{MaxClients, MaxUnits, int(MaxDuration.Seconds())},
 	}
-	if p, ok := r.Current(); ok {
+	if p, ok := r.progress(); ok {
 		o.Current = &p
 	}
 	console.WriteJSON(w, http.StatusOK, "application/json", o)
 }
 
 func (r *Runner) start(w http.ResponseWriter, q *http.Request) {
-	settings, err := decode(http.MaxBytesReader(w, q.Body, maxBody))
+	settings, wrong := decode(http.MaxBytesReader(w, q.Body, maxBody))
 	var p Progress
-	if err == nil {
-		p, err = r.Start(settings)
+	if wrong == nil {
+		p, wrong = r.begin(settings)
 	}
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	console.WriteJSON(w, http.StatusAccepted, "application/json", p)
+	answer(w, http.StatusAccepted, p, wrong)
 }
 
 func (r *Runner) halt(w http.ResponseWriter, q *http.Request) {
-	p, err := r.Stop(q.Context())
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	console.WriteJSON(w, http.StatusOK, "application/json", p)
+	p, wrong := r.stop(q.Context())
+	answer(w, http.StatusOK, p, wrong)
 }
 
-// errMalformed means that a body is not exactly one JSON value.
-var errMalformed = errors.New("the body must be exactly one JSON object")
+// answer answers with the progress, or with what is wrong.
+func answer(w http.ResponseWriter, status int, p Progress, wrong *problem) {
+	if wrong != nil {
+		console.WriteProblem(w, wrong.status, wrong.name, wrong.title, wrong.detail, wrong.fields...)
+		return
+	}
+	console.WriteJSON(w, status, "application/json", p)
+}
+
+// problem is why a request is refused.
+type problem struct {
+	status              int
+	name, title, detail string
+	fields              []console.FieldError
+}
+
+var (
+	malformed = &problem{http.StatusBadRequest, "malformed", "Malformed request", "The body must be exactly one JSON object.", nil}
+	tooLarge  = &problem{http.StatusRequestEntityTooLarge, "too-large", "Body too large", "The body is too large.", nil}
+	running   = &problem{http.StatusConflict, "rush-running", "A rush is running", "One rush runs at a time. Wait for it, or stop it.", nil}
+	noRun     = &problem{http.StatusConflict, "no-rush", "No rush", "No rush was started.", nil}
+)
+
+func invalid(fields ...console.FieldError) *problem {
+	return &problem{http.StatusUnprocessableEntity, "invalid", "Invalid request", "Some fields are invalid. Nothing was done.", fields}
+}
+
+func unavailable(why string) *problem {
+	return &problem{http.StatusConflict, "rush-unavailable", "Rushes are not available", "rushes are not available: " + why, nil}
+}
 
 // decode reads the settings. Missing settings get their defaults.
-func decode(body io.Reader) (Settings, error) {
+func decode(body io.Reader) (Settings, *problem) {
 	settings := Defaults()
 	given := &settings // JSON null sets it to nil, and is not an object
 	err := json.UnmarshalRead(body, &given, json.RejectUnknownMembers(true))
@@ -139,33 +123,13 @@ func decode(body io.Reader) (Settings, error) {
 		case field == "strategy":
 			detail = "must be a string"
 		}
-		return settings, Invalid{{Field: field, Detail: detail}}
+		return settings, invalid(console.FieldError{Field: field, Detail: detail})
 	}
-	if given == nil || err != nil && !errors.As(err, new(*http.MaxBytesError)) {
-		err = errMalformed
-	}
-	return settings, err
-}
-
-// writeError answers a request that failed with err.
-func writeError(w http.ResponseWriter, err error) {
-	var wrong Invalid
 	switch {
-	case errors.As(err, &wrong):
-		console.WriteProblem(w, http.StatusUnprocessableEntity, "invalid", "Invalid request", "Some fields are invalid. Nothing was done.", wrong...)
-	case errors.Is(err, errMalformed):
-		console.WriteProblem(w, http.StatusBadRequest, "malformed", "Malformed request", "The body must be exactly one JSON object.")
 	case errors.As(err, new(*http.MaxBytesError)):
-		console.WriteProblem(w, http.StatusRequestEntityTooLarge, "too-large", "Body too large", "The body is too large.")
-	case errors.Is(err, ErrRunning):
-		console.WriteProblem(w, http.StatusConflict, "rush-running", "A rush is running", "One rush runs at a time. Wait for it, or stop it.")
-	case errors.Is(err, ErrNoRun):
-		console.WriteProblem(w, http.StatusConflict, "no-rush", "No rush", "No rush was started.")
-	default: // ErrUnavailable
-		console.WriteProblem(w, http.StatusConflict, "rush-unavailable", "Rushes are not available", err.Error())
+		return settings, tooLarge
+	case given == nil || err != nil:
+		return settings, malformed
 	}
-}
-
-func notFound(w http.ResponseWriter) {
-	console.WriteProblem(w, http.StatusNotFound, "not-found", "Not found", "There is no such path.")
+	return settings, nil
 }

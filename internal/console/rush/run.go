@@ -31,8 +31,6 @@ type run struct {
 	o      Options
 	tell   func(Progress)
 	spec   assembly.Spec
-	id     string
-	secret string // sent by the run's clients
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the run is over
@@ -43,17 +41,12 @@ type run struct {
 	answers  []time.Duration // how long each answer took
 	failures map[string]int  // number of failures by answer
 	start    time.Time       // start of the first order; zero while preparing
-	shop     *shop           // nil: no order is accepted
-	serving  sync.WaitGroup  // requests in the shop; added to only while shop is set
 }
 
 func newRun(ctx context.Context, o Options, tell func(Progress), spec assembly.Spec, s Settings) *run {
-	r := &run{
-		o: o, tell: tell, spec: spec, id: rand.Text(), secret: rand.Text(),
-		done: make(chan struct{}), failures: make(map[string]int),
-	}
+	r := &run{o: o, tell: tell, spec: spec, done: make(chan struct{}), failures: make(map[string]int)}
 	r.ctx, r.cancel = context.WithCancel(ctx)
-	r.p = Progress{ID: r.id, Settings: s, State: Preparing, Available: s.Units}
+	r.p = Progress{ID: rand.Text(), Settings: s, State: Preparing, Available: s.Units}
 	return r
 }
 
@@ -74,26 +67,21 @@ func (r *run) do() {
 		r.finish(0, err)
 		return
 	}
-	r.openDoor(opened)
-	r.rush()
-	r.closeDoor()
+	r.rush(opened.url)
 	ctx := context.WithoutCancel(r.ctx) // count the orders of a stopped run too
-	sold, err := opened.sold(ctx)
+	err = opened.endOrders(ctx)
+	sold, uncounted := opened.sold(ctx)
 	// The state becomes final only now, because then the next run may start.
-	r.finish(sold, errors.Join(err, opened.close()))
+	r.finish(sold, errors.Join(err, uncounted, opened.close()))
 }
 
-// rush lets the clients order until all are refused, or the run stops.
-func (r *run) rush() {
-	transport := &http.Transport{
-		TLSClientConfig: r.o.TLS, MaxIdleConnsPerHost: r.p.Clients, MaxConnsPerHost: r.p.Clients,
-	} // without a proxy: the server is in this process
+// rush lets the clients order at the URL until all are refused, or the run stops.
+func (r *run) rush(url string) {
+	transport := &http.Transport{MaxIdleConnsPerHost: r.p.Clients, MaxConnsPerHost: r.p.Clients} // without a proxy: the server is in this process
 	defer transport.CloseIdleConnections()
-	options := []client.Option{client.WithTryTimeout(requestTimeout + lastAnswers)}
-	if r.o.AdminToken != "" {
-		options = append(options, client.WithToken(r.o.AdminToken))
-	}
-	c := load.NewClient(insider{transport, r.secret}, options...)
+	c := load.NewClient(transport, client.WithTryTimeout(requestTimeout+lastAnswers))
+	r.begin()
+	defer r.end()
 	ordering, stop := context.WithTimeout(r.ctx, MaxDuration)
 	defer stop()
 	answered, giveUp := context.WithCancel(context.WithoutCancel(r.ctx))
@@ -102,7 +90,7 @@ func (r *run) rush() {
 		if !r.next() {
 			return 0, false
 		}
-		a := c.Place(answered, r.o.URL+runPath(r.id), client.OrderRequest{
+		a := c.Place(answered, url, client.OrderRequest{
 			BuyerID: fmt.Sprintf("client-%d-%d", i, n), Lines: []client.Line{{SKU: string(sku), Quantity: 1}},
 		})
 		r.record(a)
@@ -118,19 +106,6 @@ func (r *run) rush() {
 		giveUp()
 		<-finished
 	}
-}
-
-// insider adds the secret of a run to every request.
-type insider struct {
-	http.RoundTripper
-	secret string
-}
-
-func (i insider) RoundTrip(r *http.Request) (*http.Response, error) {
-	own := *r
-	own.Header = r.Header.Clone()
-	own.Header.Set(secretHeader, i.secret)
-	return i.RoundTripper.RoundTrip(&own)
 }
 
 // follow notifies about the progress until the clients have finished or ctx ends.
@@ -176,31 +151,18 @@ func (r *run) record(a load.Answer) {
 	}
 }
 
-// openDoor lets the shop accept orders.
-func (r *run) openDoor(s *shop) {
+// begin begins to measure the time of the orders.
+func (r *run) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.shop, r.start, r.p.State = s, time.Now(), Running
+	r.start, r.p.State = time.Now(), Running
 }
 
-// closeDoor makes the shop refuse further orders, and waits for those under way.
-func (r *run) closeDoor() {
+// end ends that time.
+func (r *run) end() {
 	r.mu.Lock()
-	r.shop = nil
+	defer r.mu.Unlock()
 	r.p.ElapsedMS = time.Since(r.start).Milliseconds()
-	r.mu.Unlock()
-	r.serving.Wait()
-}
-
-// enter returns the shop, or nil if it takes no orders. The caller must call
-// serving.Done after it has used the shop.
-func (r *run) enter() *shop {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.shop != nil {
-		r.serving.Add(1)
-	}
-	return r.shop
 }
 
 // finish sets the final state and notifies about it.

@@ -1,13 +1,11 @@
 // Package rush runs a rush that a visitor of the console starts: N clients order M
 // units, one each, until they are told that the units are sold out. Each run has a
 // service of its own on fresh embedded stores, with the chosen strategy and without a
-// guard. Its clients order over the real HTTP port of the process.
+// guard. Its clients order over HTTP, at a port of its own.
 package rush
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -81,26 +79,6 @@ type Progress struct {
 	P99MS           float64 `json:"p99_ms"`
 }
 
-var (
-	// ErrRunning means that a run is under way.
-	ErrRunning = errors.New("a rush is running")
-	// ErrUnavailable means that this service does not run rushes.
-	ErrUnavailable = errors.New("rushes are not available")
-	// ErrNoRun means that no run was started yet.
-	ErrNoRun = errors.New("no rush was started")
-)
-
-// Invalid lists the settings that are out of bounds: the field, and what is wrong.
-type Invalid []console.FieldError
-
-func (i Invalid) Error() string {
-	var parts []string
-	for _, e := range i {
-		parts = append(parts, e.Field+" "+e.Detail)
-	}
-	return strings.Join(parts, "; ")
-}
-
 // strategies returns the names of the strategies that a rush can run.
 func strategies() (names []string) {
 	for _, spec := range assembly.EmbeddedStrategies() {
@@ -110,8 +88,8 @@ func strategies() (names []string) {
 }
 
 // check returns what is wrong with the settings.
-func (s Settings) check() (assembly.Spec, error) {
-	var wrong Invalid
+func (s Settings) check() (assembly.Spec, *problem) {
+	var wrong []console.FieldError
 	spec, ok := assembly.FindStrategy(s.Strategy)
 	if !ok || spec.NeedsRowLocks() { // a rush has embedded stores
 		wrong = append(wrong, console.FieldError{Field: "strategy", Detail: "must be one of " + strings.Join(strategies(), ", ")})
@@ -123,26 +101,16 @@ func (s Settings) check() (assembly.Spec, error) {
 		wrong = append(wrong, console.FieldError{Field: "units", Detail: fmt.Sprintf("must be between 1 and %d", MaxUnits)})
 	}
 	if wrong != nil {
-		return spec, wrong
+		return spec, invalid(wrong...)
 	}
 	return spec, nil
 }
 
 // Options configure a Runner.
 type Options struct {
-	// Unavailable says why this service runs no rushes. If it is empty, the service runs rushes,
-	// and the other fields must be set.
+	// Unavailable says why this service runs no rushes. If it is empty, the service runs rushes.
 	Unavailable string
-	// URL is the address of this process's HTTP server as clients on this machine reach
-	// it, for example http://127.0.0.1:8080. The server must pass requests for
-	// Path and all paths below it to the Runner.
-	URL string
-	// TLS configures the clients if URL begins with https.
-	TLS *tls.Config
-	// AdminToken is sent by the clients if it is not empty, so that the server can restrict
-	// everything under Path to administrators.
-	AdminToken string
-	Log        *slog.Logger
+	Log         *slog.Logger
 }
 
 // Runner runs one rush at a time. It is an http.Handler, see ServeHTTP. It is safe for
@@ -168,13 +136,10 @@ func New(ctx context.Context, o Options) *Runner {
 // once, before the first run.
 func (r *Runner) Notify(f func(Progress)) { r.notify = f }
 
-// Start starts a run and returns its progress.
-//
-// Errors: ErrUnavailable, ErrRunning, Invalid. ErrUnavailable also means that the
-// process is stopping.
-func (r *Runner) Start(s Settings) (Progress, error) {
+// begin starts a run and returns its progress.
+func (r *Runner) begin(s Settings) (Progress, *problem) {
 	if r.o.Unavailable != "" {
-		return Progress{}, fmt.Errorf("%w: %s", ErrUnavailable, r.o.Unavailable)
+		return Progress{}, unavailable(r.o.Unavailable)
 	}
 	spec, err := s.check()
 	if err != nil {
@@ -184,9 +149,9 @@ func (r *Runner) Start(s Settings) (Progress, error) {
 	defer r.mu.Unlock()
 	switch {
 	case r.ctx.Err() != nil:
-		return Progress{}, fmt.Errorf("%w: the service is stopping", ErrUnavailable)
+		return Progress{}, unavailable("the service is stopping")
 	case r.last != nil && !r.last.over():
-		return Progress{}, ErrRunning
+		return Progress{}, running
 	case r.last != nil && r.last.over():
 		<-r.last.done // its last notification may be under way
 	}
@@ -203,9 +168,9 @@ func (r *Runner) current() *run {
 	return r.last
 }
 
-// Current returns the progress of the run that was started last. It may be over. ok is
+// progress returns the progress of the run that was started last. It may be over. ok is
 // false if none was started.
-func (r *Runner) Current() (p Progress, ok bool) {
+func (r *Runner) progress() (p Progress, ok bool) {
 	last := r.current()
 	if last == nil {
 		return p, false
@@ -213,14 +178,12 @@ func (r *Runner) Current() (p Progress, ok bool) {
 	return last.progress(), true
 }
 
-// Stop stops the run that is under way, waits until it is over or ctx ends, and returns
+// stop stops the run that is under way, waits until it is over or ctx ends, and returns
 // its progress. It does nothing to a run that is over.
-//
-// Errors: ErrNoRun.
-func (r *Runner) Stop(ctx context.Context) (Progress, error) {
+func (r *Runner) stop(ctx context.Context) (Progress, *problem) {
 	last := r.current()
 	if last == nil {
-		return Progress{}, ErrNoRun
+		return Progress{}, noRun
 	}
 	last.cancel()
 	select {

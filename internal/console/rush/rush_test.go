@@ -2,8 +2,6 @@ package rush
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -46,7 +44,7 @@ func newBench(t *testing.T, change ...func(*Options)) *bench {
 	t.Helper()
 	b := &bench{events: make(chan Progress, 10_000)}
 	b.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { b.ServeHTTP(w, r) }))
-	o := Options{URL: b.server.URL, Log: slog.New(slog.DiscardHandler)}
+	o := Options{Log: slog.New(slog.DiscardHandler)}
 	for _, f := range change {
 		f(&o)
 	}
@@ -94,7 +92,7 @@ func (b *bench) await(t *testing.T, what string, condition func(Progress) bool) 
 				return p
 			}
 		case <-ctx.Done():
-			p, _ := b.Current()
+			p, _ := b.progress()
 			t.Fatalf("not %s: %+v", what, p)
 		}
 	}
@@ -118,8 +116,8 @@ func TestNotificationsInOrder(t *testing.T) {
 	b.Notify(func(p Progress) {
 		if p.State.final() && !first.Swap(true) {
 			go func() {
-				if _, err := b.Start(again); err != nil {
-					t.Errorf("the next run: %v", err)
+				if _, err := b.begin(again); err != nil {
+					t.Errorf("the next run: %+v", err)
 				}
 				started.Store(true)
 			}()
@@ -194,7 +192,7 @@ func TestProgress(t *testing.T) {
 		t.Errorf("first: %+v", first)
 	}
 	last := b.awaitEnd(t)
-	if p, ok := b.Current(); !ok || p != last {
+	if p, ok := b.progress(); !ok || p != last {
 		t.Errorf("afterwards: %+v, want %+v", p, last)
 	}
 	if len(b.events) > 0 {
@@ -253,42 +251,6 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// TestStrangers checks that only the clients of a run can order in it, and only during the run.
-func TestStrangers(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	order := `{"buyer_id":"u-1","lines":[{"sku":"rush","quantity":1}]}`
-	post := func(id string, headers ...string) int {
-		status, _ := b.call(t, http.MethodPost, strings.TrimSuffix(b.url, Path)+runPath(id)+"/orders", order, headers...)
-		return status
-	}
-	if status := post("x"); status != http.StatusNotFound {
-		t.Errorf("before any run: %d", status)
-	}
-	b.start(t, long)
-	b.await(t, "selling", selling)
-	r := b.current()
-	for name, status := range map[string]int{
-		"without the secret":    post(r.id),
-		"with an empty secret":  post(r.id, secretHeader, ""),
-		"with another secret":   post(r.id, secretHeader, r.id),
-		"with another run's ID": post("x", secretHeader, r.secret),
-	} {
-		if status != http.StatusNotFound {
-			t.Errorf("%s: %d", name, status)
-		}
-	}
-	if status := post(r.id, secretHeader, r.secret); status != http.StatusCreated {
-		t.Errorf("with the secret: %d", status)
-	}
-	if _, err := b.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if status := post(r.id, secretHeader, r.secret); status != http.StatusNotFound {
-		t.Errorf("after the run: %d", status)
-	}
-}
-
 // TestBadRequests checks the answers to invalid requests.
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
@@ -320,7 +282,7 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s %.40s: %d %s", test.method, test.body, status, answer)
 		}
 	}
-	if _, ok := b.Current(); ok {
+	if _, ok := b.progress(); ok {
 		t.Error("one of them started a run")
 	}
 }
@@ -338,62 +300,25 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// TestOverTLS checks that the clients can order over TLS, with the administrator's token.
-func TestOverTLS(t *testing.T) {
+// TestLastOrder checks that a shop waits for the last order before the orders are counted.
+func TestLastOrder(t *testing.T) {
 	t.Parallel()
-	var runner *Runner
-	tokens := make(chan string, 1000)
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		tokens <- r.Header.Get("Authorization")
-		runner.ServeHTTP(w, r)
-	}))
-	defer server.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(server.Certificate())
-	runner = New(t.Context(), Options{
-		URL: server.URL, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, AdminToken: "secret", Log: slog.New(slog.DiscardHandler),
-	})
-	defer runner.Close()
-	ended := make(chan Progress, 1000)
-	runner.Notify(func(p Progress) { ended <- p })
-	if _, err := runner.Start(Settings{"lua", 2, 5}); err != nil {
+	entered, leave, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	s := &shop{}
+	if err := s.serve(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(entered)
+		<-leave
+	})); err != nil {
 		t.Fatal(err)
 	}
-	for p := range ended {
-		if !p.State.final() {
-			continue
-		}
-		if p.State != Ended || p.Sold != 5 || <-tokens != "Bearer secret" {
-			t.Errorf("%+v", p)
-		}
-		return
+	go func() { _, _ = testenv.Call(t.Context(), http.DefaultClient, http.MethodPost, s.url, "") }() // its answer does not matter
+	testenv.Receive(t, "an order is in the shop", entered)
+	go func() { ended <- s.endOrders(t.Context()) }()
+	testenv.Quiet(t, "the orders have ended, and one is in the shop", ended)
+	close(leave)
+	if err := testenv.Receive(t, "the orders have ended", ended); err != nil {
+		t.Error(err)
 	}
-}
-
-// TestCloseDoor checks that the orders are counted, and the stores closed, only after the last
-// order has left the shop, and that none enters any more.
-func TestCloseDoor(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := &run{shop: &shop{}}
-		if r.enter() == nil {
-			t.Fatal("the door is closed")
-		}
-		var closed atomic.Bool
-		go func() {
-			r.closeDoor()
-			closed.Store(true)
-		}()
-		synctest.Wait()
-		if closed.Load() || r.enter() != nil {
-			t.Errorf("an order is in the shop, and the shop is closed: %t; another enters: %t", closed.Load(), r.enter() != nil)
-		}
-		r.serving.Done()
-		synctest.Wait()
-		if !closed.Load() {
-			t.Error("the shop is empty and not closed")
-		}
-	})
 }
 
 // TestFinish checks which count each answer goes to, and the last state of a run.
@@ -423,7 +348,7 @@ func TestFinish(t *testing.T) {
 		if r.finish(9, test.err); r.next() != (test.requests < maxOrders) {
 			t.Errorf("after %d orders, another one: %v", test.requests, !r.next())
 		}
-		want := Progress{ID: r.id, Settings: r.p.Settings, State: test.state, Detail: test.detail, Accepted: 2, Refused: 2, Failed: 3, Sold: 9, Available: -4, Oversold: 4}
+		want := Progress{ID: r.p.ID, Settings: r.p.Settings, State: test.state, Detail: test.detail, Accepted: 2, Refused: 2, Failed: 3, Sold: 9, Available: -4, Oversold: 4}
 		if last != want {
 			t.Errorf("%+v, want %+v", last, want)
 		}
@@ -438,14 +363,14 @@ func TestStop_GivesUp(t *testing.T) {
 		r.last = newRun(r.ctx, Options{}, r.notify, assembly.Spec{}, Defaults())
 		ctx, giveUp := context.WithCancel(t.Context())
 		giveUp()
-		if p, err := r.Stop(ctx); err != nil || p.State != Preparing || r.last.ctx.Err() == nil {
+		if p, err := r.stop(ctx); err != nil || p.State != Preparing || r.last.ctx.Err() == nil {
 			t.Errorf("%+v, %v", p, err)
 		}
 	})
 }
 
 // TestClose checks that Close ends a run soon, in any state, and leaves no goroutine and no file
-// behind. Neither does a shop that cannot be opened.
+// behind. A shop that cannot be opened must leave none either.
 func TestClose(t *testing.T) {
 	for _, state := range []State{Preparing, Running} {
 		t.Run(string(state), func(t *testing.T) {
@@ -456,7 +381,7 @@ func TestClose(t *testing.T) {
 			b.start(t, Settings{"lock", MaxClients, MaxUnits})
 			b.await(t, string(state), func(p Progress) bool { return p.State == state })
 			b.Close() // Close must not mark an ended run as stopped
-			if p, _ := b.Current(); p.State != Stopped || p.Oversold != 0 {
+			if p, _ := b.progress(); p.State != Stopped || p.Oversold != 0 {
 				t.Errorf("%+v", p)
 			}
 			if status, answer := b.call(t, http.MethodPost, b.url, `{}`); status != http.StatusConflict || !strings.Contains(answer, "stopping") {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
@@ -32,9 +33,10 @@ const (
 // shop is a separate service for one run: fresh embedded stores, one strategy without a guard, one
 // SKU.
 type shop struct {
-	handler  http.Handler
 	instance *assembly.Instance
 	stop     func() // ends the instance's background work
+	server   *http.Server
+	url      string
 }
 
 // openShop opens a service that has this many units.
@@ -48,21 +50,38 @@ func openShop(ctx context.Context, spec assembly.Spec, units int64) (*shop, erro
 		return nil, err
 	}
 	s := &shop{instance: instance, stop: func() {}}
-	if err := s.start(ctx, units); err != nil {
+	if err = s.start(ctx, units); err == nil {
+		err = s.serve(httpapi.New(httpapi.Config{
+			Orders:         instance.Orders,
+			Stock:          instance.Stock,
+			Metrics:        http.NotFoundHandler(),
+			Registry:       metrics,
+			Log:            log,
+			Ready:          instance.Ready,
+			Draining:       func() bool { return false },
+			RequestTimeout: requestTimeout,
+		}))
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	s.handler = httpapi.New(httpapi.Config{
-		Orders:         instance.Orders,
-		Stock:          instance.Stock,
-		Metrics:        http.NotFoundHandler(),
-		Registry:       metrics,
-		Log:            log,
-		Ready:          instance.Ready,
-		Draining:       func() bool { return false },
-		RequestTimeout: requestTimeout,
-	})
 	return s, nil
 }
+
+// serve serves on a free port of this machine until endOrders is called.
+func (s *shop) serve(handler http.Handler) error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s.url = "http://" + listener.Addr().String()
+	s.server = &http.Server{Handler: handler, ReadHeaderTimeout: requestTimeout, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	go func() { _ = s.server.Serve(listener) }() // the clients report a server that fails
+	return nil
+}
+
+// endOrders refuses further orders, and waits for those under way.
+func (s *shop) endOrders(ctx context.Context) error { return s.server.Shutdown(ctx) }
 
 // start takes over the stock, and puts the units into it.
 func (s *shop) start(ctx context.Context, units int64) error {
@@ -76,7 +95,8 @@ func (s *shop) start(ctx context.Context, units int64) error {
 	return nil
 }
 
-// sold recounts the units that are sold, once no order is queued any more.
+// sold recounts the units that are sold, once no order is queued any more. No request may be under
+// way.
 func (s *shop) sold(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, queueLimit)
 	defer cancel()
@@ -103,7 +123,7 @@ func (s *shop) sold(ctx context.Context) (int64, error) {
 // for them.
 const queuePause, queueLimit = 20 * time.Millisecond, time.Minute
 
-// close closes the service and removes its stores. No request may be under way.
+// close ends the service and removes its stores. No request may be under way.
 func (s *shop) close() error {
 	s.stop()
 	return s.instance.Close()

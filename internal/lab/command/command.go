@@ -2,6 +2,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,9 +51,9 @@ func ExitCode(ctx context.Context, name string, err error, stderr io.Writer) int
 }
 
 // Between returns an error unless least ≤ value ≤ most.
-func Between(flag string, value, least, most int64) error {
+func Between[T cmp.Ordered](flag string, value, least, most T) error {
 	if least <= value && value <= most {
 		return nil
 	}
-	return commandline.Usagef("--%s: %d is not between %d and %d", flag, value, least, most)
+	return commandline.Usagef("--%s: %v is not between %v and %v", flag, value, least, most)
 }

@@ -24,6 +24,26 @@ func Median[T any, F cmp.Ordered](items []T, figure func(T) F) F {
 	return figure(MedianItem(items, figure))
 }
 
+// Sample is one measured run. A run that failed has no figures.
+type Sample interface{ Failed() bool }
+
+// Compared returns the median of a figure that compares two lists of samples round by round.
+// A machine whose speed changes between rounds affects it less than the quotient of
+// two medians. ok is false unless both lists have figures for every round.
+func Compared[S Sample](mine, theirs []S, figure func(mine, theirs S) float64) (value float64, ok bool) {
+	if len(mine) == 0 || len(mine) != len(theirs) {
+		return 0, false
+	}
+	values := make([]float64, len(mine))
+	for i := range mine {
+		if mine[i].Failed() || theirs[i].Failed() {
+			return 0, false
+		}
+		values[i] = figure(mine[i], theirs[i])
+	}
+	return Median(values, func(v float64) float64 { return v }), true
+}
+
 // Quantile returns a quantile between 0 and 1 of sorted figures, by the nearest rank.
 // It returns 0 without figures.
 func Quantile[F cmp.Ordered](sorted []F, quantile float64) (figure F) {
@@ -54,27 +74,24 @@ func Interleaved[T any](rounds int, items []T) iter.Seq2[int, T] {
 }
 
 // Target is a bound on a figure that compares two samples.
-type Target[S any] struct {
+type Target[S Sample] struct {
 	What    string // the figure, with its unit
-	Against string // the other sample; empty: the figure is about one sample only
+	Against string // the other sample
 	AtMost  bool   // Limit is an upper bound; false: a lower bound
 	Limit   float64
 	Figure  func(mine, theirs S) float64
 }
 
-// Verdict says in one line whether the figure keeps the bound.
-func (t Target[S]) Verdict(figure float64) string {
+// Verdict says in one line whether the samples keep the bound. ok is false if they cannot be compared.
+func (t Target[S]) Verdict(mine, theirs []S) (text string, ok bool) {
+	figure, ok := Compared(mine, theirs, t.Figure)
 	met, bound := figure >= t.Limit, "at least"
 	if t.AtMost {
 		met, bound = figure <= t.Limit, "at most"
-	}
-	of := ""
-	if t.Against != "" {
-		of = " × (" + t.Against + ")"
 	}
 	verdict := "MISSED"
 	if met {
 		verdict = "met"
 	}
-	return fmt.Sprintf("%s %s %g%s: %.2f, %s", t.What, bound, t.Limit, of, figure, verdict)
+	return fmt.Sprintf("%s %s %g × (%s): %.2f, %s", t.What, bound, t.Limit, t.Against, figure, verdict), ok
 }

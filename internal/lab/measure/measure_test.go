@@ -58,20 +58,32 @@ func TestInterleaved(t *testing.T) {
 	}
 }
 
+// run is a sample with one figure. A negative one means that the run failed.
+type run float64
+
+func (r run) Failed() bool { return r < 0 }
+
 func TestVerdict(t *testing.T) {
 	t.Parallel()
+	quotient := func(mine, theirs run) float64 { return float64(mine / theirs) }
 	for _, test := range []struct {
-		target Target[int]
-		figure float64
-		want   string
+		target       Target[run]
+		mine, theirs []run
+		want         string // empty: not comparable
 	}{
-		{Target[int]{What: "orders/s", Against: "b", Limit: 0.5}, 0.5, "orders/s at least 0.5 × (b): 0.50, met"},
-		{Target[int]{What: "orders/s", Against: "b", Limit: 0.5}, 0.4, "orders/s at least 0.5 × (b): 0.40, MISSED"},
-		{Target[int]{What: "p99", AtMost: true, Limit: 2}, 2, "p99 at most 2: 2.00, met"},
-		{Target[int]{What: "p99", AtMost: true, Limit: 2}, 3, "p99 at most 2: 3.00, MISSED"},
+		{Target[run]{What: "orders/s", Against: "b", Limit: 0.5}, []run{6, 3, 1}, []run{10, 5, 10}, "orders/s at least 0.5 × (b): 0.60, met"}, // a quotient of medians is 0.3
+		{Target[run]{What: "orders/s", Against: "b", Limit: 0.5}, []run{1}, []run{2}, "orders/s at least 0.5 × (b): 0.50, met"},
+		{Target[run]{What: "orders/s", Against: "b", Limit: 0.5}, []run{2}, []run{5}, "orders/s at least 0.5 × (b): 0.40, MISSED"},
+		{Target[run]{What: "p99", Against: "b", AtMost: true, Limit: 2}, []run{2}, []run{1}, "p99 at most 2 × (b): 2.00, met"},
+		{Target[run]{What: "p99", Against: "b", AtMost: true, Limit: 2}, []run{3}, []run{1}, "p99 at most 2 × (b): 3.00, MISSED"},
+		{Target[run]{}, []run{1, -1}, []run{1, 1}, ""},
+		{Target[run]{}, []run{1, 1}, []run{1, -1}, ""},
+		{Target[run]{}, []run{1, 1}, []run{1}, ""},
+		{Target[run]{}, nil, nil, ""},
 	} {
-		if got := test.target.Verdict(test.figure); got != test.want {
-			t.Errorf("%q, want %q", got, test.want)
+		test.target.Figure = quotient
+		if got, ok := test.target.Verdict(test.mine, test.theirs); ok != (test.want != "") || ok && got != test.want {
+			t.Errorf("%v and %v: %q, %v, want %q", test.mine, test.theirs, got, ok, test.want)
 		}
 	}
 }

@@ -67,13 +67,14 @@ func (rs rows) claimed() bool {
 	return false
 }
 
-// claimsOf adds up the units that each buyer asks for, of each SKU that has a limit. The claims are
-// sorted by SKU and buyer. While the claims of a SKU are being counted, claimsOf leaves out the
-// orders that the count has not reached. rs are the rows, if they are known.
-func claimsOf(takes []stock.Take, limits map[stock.SKU]int64, rs rows) (claims []claim) {
+// claimsOf adds up the units that each buyer asks for, of each SKU that has a limit. It returns the
+// claims of each SKU, sorted by SKU and buyer. While the claims of a SKU are being counted, claimsOf
+// leaves out the orders that the count has not reached. rs are the rows, if they are known.
+func claimsOf(takes []stock.Take, limits map[stock.SKU]int64, rs rows) (bySKU [][]claim) {
 	if len(limits) == 0 {
 		return nil
 	}
+	var claims []claim
 	for _, t := range takes {
 		for _, line := range t.Lines {
 			if r := rs[line.SKU]; r != nil && r.counted.Valid && !r.counted.Has(t.OrderID) {
@@ -87,27 +88,19 @@ func claimsOf(takes []stock.Take, limits map[stock.SKU]int64, rs rows) (claims [
 	slices.SortFunc(claims, func(a, b claim) int {
 		return cmp.Or(cmp.Compare(a.sku, b.sku), cmp.Compare(a.buyer, b.buyer))
 	})
-	sums := claims[:0]
-	for _, c := range claims {
-		if last := len(sums) - 1; last >= 0 && sums[last].sku == c.sku && sums[last].buyer == c.buyer {
-			sums[last].units += c.units
-		} else {
-			sums = append(sums, c)
-		}
-	}
-	return sums
-}
-
-// bySKU divides sorted claims into those of each SKU.
-func bySKU(claims []claim) (groups [][]claim) {
 	for i, c := range claims {
-		if i == 0 || claims[i-1].sku != c.sku {
-			groups = append(groups, nil)
+		last := len(bySKU) - 1
+		switch {
+		case i == 0 || claims[i-1].sku != c.sku:
+			bySKU = append(bySKU, []claim{c})
+		case claims[i-1].buyer != c.buyer:
+			bySKU[last] = append(bySKU[last], c)
+		default:
+			sums := bySKU[last]
+			sums[len(sums)-1].units += c.units
 		}
-		last := len(groups) - 1
-		groups[last] = append(groups[last], c)
 	}
-	return groups
+	return bySKU
 }
 
 // readClaims reads how many units of SKUs with a buyer limit the buyers of the takes hold. The
@@ -117,7 +110,7 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 		conditions []string
 		args       []any
 	)
-	for _, claims := range bySKU(claimsOf(takes, rs.limits(), rs)) {
+	for _, claims := range claimsOf(takes, rs.limits(), rs) {
 		var buyers []string
 		for _, c := range claims {
 			buyers = append(buyers, c.buyer)
@@ -147,11 +140,12 @@ func (rs rows) readClaims(ctx context.Context, tx *sqltx.Tx, takes []stock.Take)
 	return nil
 }
 
-// raise returns the statements that add the claims to those that the buyers have, one for each SKU.
-// A statement fails, as Dialect.Require does, if a buyer would hold more than the limit. The stock
-// rows must be locked before the statements run. ok is false if a claim alone is above the limit.
-func raise(dialect sqltx.Dialect, claims []claim, limits map[stock.SKU]int64) (statements []sqltx.Statement, ok bool) {
-	for _, claims := range bySKU(claims) {
+// raise returns the statements that add the claims of the takes to those that the buyers have, one
+// for each SKU. A statement fails, as Dialect.Require does, if a buyer would hold more than the
+// limit. The stock rows must be locked before the statements run. ok is false if a claim alone is
+// above the limit. rs are the rows, if they are known.
+func raise(dialect sqltx.Dialect, takes []stock.Take, limits map[stock.SKU]int64, rs rows) (statements []sqltx.Statement, ok bool) {
+	for _, claims := range claimsOf(takes, limits, rs) {
 		limit := limits[claims[0].sku]
 		if slices.ContainsFunc(claims, func(c claim) bool { return c.units > limit }) {
 			return nil, false

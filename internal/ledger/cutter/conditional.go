@@ -44,7 +44,7 @@ func cutEachLine(ctx context.Context, tx *sqltx.Tx, g stock.Generation, t stock.
 		}
 		return whyNot(ctx, tx, g, t, line)
 	}
-	return Taken(), nil
+	return Decision{Taken: true}, nil
 }
 
 // conditionally takes the line's units in one UPDATE, and reports whether the stock row

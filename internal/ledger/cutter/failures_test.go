@@ -122,7 +122,7 @@ func TestFailures(t *testing.T) {
 
 // TestUndecided checks that a take without a decision is not taken.
 func TestUndecided(t *testing.T) {
-	if d := (cutter.Decision{}); d.Taken() || d.Reason() == nil {
+	if d := (cutter.Decision{}); d.Taken || d.Reason() == nil {
 		t.Errorf("%+v", d)
 	}
 }

@@ -65,7 +65,7 @@ func (rs rows) decide(ctx context.Context, tx *sqltx.Tx, g stock.Generation, tak
 			limits[sku] = math.MaxInt64 // the take raises its claims, but without a limit
 		}
 	}
-	claims, _ = raise(tx.Dialect(), claimsOf(accepted, limits, rs), limits)
+	claims, _ = raise(tx.Dialect(), accepted, limits, rs)
 	return decisions, accepted, claims, nil
 }
 

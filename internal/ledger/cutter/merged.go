@@ -34,21 +34,12 @@ func (c merged) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes 
 		c.seen.learn(rs)
 		return rs.cut(ctx, tx, g, takes, c.refuse)
 	}}
-	claims, allowed := raise(db.Dialect(), claimsOf(takes, limits, nil), limits)
+	claims, allowed := raise(db.Dialect(), takes, limits, nil)
 	if ok && allowed {
 		plan.GroupCut = stockRows.groupCut(db.Dialect(), g, lines, c.refuse)
 		plan.GroupCut.Claims = claims
 	}
 	return plan, nil
-}
-
-// AllTaken returns n decisions that the units were taken.
-func AllTaken(n int) []Decision {
-	decisions := make([]Decision, n)
-	for i := range decisions {
-		decisions[i] = Taken()
-	}
-	return decisions
 }
 
 // rowKind is a kind of row that one UPDATE takes units from.
@@ -169,14 +160,14 @@ func (k rowKind) joined(dialect sqltx.Dialect, g stock.Generation, lines []line,
 // sum adds up the takes to one line for each SKU, in SKU order. ok is false if two takes were cut
 // from one SKU under different epochs.
 func sum(takes []stock.Take) (lines []line, ok bool) {
-	first := linesOf(takes[0])[0]
+	hot := line{sku: takes[0].Lines[0].SKU, epoch: takes[0].Epoch(0)}
 	if !slices.ContainsFunc(takes, func(t stock.Take) bool {
-		return len(t.Lines) != 1 || t.Lines[0].SKU != first.sku || t.Epoch(0) != first.epoch
+		return len(t.Lines) != 1 || t.Lines[0].SKU != hot.sku || t.Epoch(0) != hot.epoch
 	}) { // one hot SKU: no need to sort
-		for _, t := range takes[1:] {
-			first.units += t.Lines[0].Quantity
+		for _, t := range takes {
+			hot.units += t.Lines[0].Quantity
 		}
-		return []line{first}, true
+		return []line{hot}, true
 	}
 	for _, t := range takes {
 		lines = append(lines, linesOf(t)...)

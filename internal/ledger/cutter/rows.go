@@ -83,7 +83,7 @@ func (rs rows) takeAll(takes []stock.Take, g stock.Generation, refuse bool) []De
 func acceptedTakes(takes []stock.Take, decisions []Decision) []stock.Take {
 	accepted := make([]stock.Take, 0, len(takes))
 	for i, t := range takes {
-		if decisions[i].Taken() {
+		if decisions[i].Taken {
 			accepted = append(accepted, t)
 		}
 	}

@@ -52,5 +52,5 @@ func (rs rows) take(t stock.Take, g stock.Generation, refuse bool) Decision {
 			r.held[t.Buyer] += l.units
 		}
 	}
-	return Taken()
+	return Decision{Taken: true}
 }

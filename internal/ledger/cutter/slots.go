@@ -48,7 +48,7 @@ func (c *slots) Plan(_ context.Context, db *sqltx.DB, g stock.Generation, takes 
 		return plan, nil
 	}
 	limits := c.limits.of(lines)
-	claims, allowed := raise(db.Dialect(), claimsOf(takes, limits, nil), limits)
+	claims, allowed := raise(db.Dialect(), takes, limits, nil)
 	switch {
 	case len(limits) == 0:
 		for i := range lines {

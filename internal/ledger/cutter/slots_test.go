@@ -143,7 +143,7 @@ func TestSlots(t *testing.T) {
 				p := plan(c, mixed)
 				err = db.Transact(t.Context(), func(tx *sqltx.Tx) error {
 					decisions, err := p.Cut(t.Context(), tx)
-					if err == nil && (decisions[0].Taken() || !decisions[1].Taken()) {
+					if err == nil && (decisions[0].Taken || !decisions[1].Taken) {
 						t.Errorf("decided %v", decisions)
 					}
 					return err

@@ -49,7 +49,7 @@ func (c unitRows) Plan(_ context.Context, _ *sqltx.DB, g stock.Generation, takes
 			}
 			tx.AtCommit(deleteUnits(tx.Dialect(), line.sku, free)...)
 		}
-		return AllTaken(len(takes)), nil
+		return slices.Repeat([]Decision{{Taken: true}}, len(takes)), nil
 	}}, nil
 }
 

@@ -35,7 +35,7 @@ func TestUnitRows_HeldUnits(t *testing.T) {
 			defer cancel()
 			go func() {
 				d, err := s.cut(ctx, asking, other, 2)
-				if err == nil && d.Taken() {
+				if err == nil && d.Taken {
 					err = asking.Commit()
 				} else if err == nil {
 					asking.Rollback()
@@ -161,7 +161,7 @@ func TestUnitRows_PartsOfAnotherLayout(t *testing.T) {
 		}
 		both := append(taking(stock.Line{SKU: slotted, Quantity: 1}), taking(stock.Line{SKU: s.sku, Quantity: 1})...)
 		d := s.sellGroup(t, 1, cutter.UnitRows(), both)
-		if !errors.Is(d[0].Reason(), stock.ErrNotAdopted) || !d[1].Taken() {
+		if !errors.Is(d[0].Reason(), stock.ErrNotAdopted) || !d[1].Taken {
 			t.Errorf("decided %v", d)
 		}
 		s.left(t, 99)
@@ -271,7 +271,7 @@ func (s *unitSale) cut(ctx context.Context, tx *sqltx.Tx, c cutter.Cutter, units
 // mustCut is cut for units that must be taken.
 func (s *unitSale) mustCut(t *testing.T, tx *sqltx.Tx, c cutter.Cutter, units int64) {
 	t.Helper()
-	if d, err := s.cut(t.Context(), tx, c, units); err != nil || !d.Taken() {
+	if d, err := s.cut(t.Context(), tx, c, units); err != nil || !d.Taken {
 		t.Fatalf("taking %d units: %v, %v", units, d.Reason(), err)
 	}
 }
@@ -289,7 +289,7 @@ func (s *unitSale) cutLater(t *testing.T, tx *sqltx.Tx, c cutter.Cutter, units i
 // mustSell sells units in one order.
 func (s *unitSale) mustSell(t *testing.T, c cutter.Cutter, units int64) {
 	t.Helper()
-	if d := s.sellGroup(t, 0, c, taking(stock.Line{SKU: s.sku, Quantity: units})); !d[0].Taken() {
+	if d := s.sellGroup(t, 0, c, taking(stock.Line{SKU: s.sku, Quantity: units})); !d[0].Taken {
 		t.Fatalf("selling %d units: %v", units, d[0].Reason())
 	}
 }

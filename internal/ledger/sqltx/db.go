@@ -206,6 +206,9 @@ func (tx *Tx) Commit() error {
 		err = fmt.Errorf("%w: %w", ErrUnmet, err)
 	}
 	tx.trace(tx.on.ctx, start, append(tx.last, Statement{SQL: "COMMIT"}), err)
+	if err != nil {
+		tx.Rollback() // unless tx is over
+	}
 	return err
 }
 

@@ -94,8 +94,8 @@ type primarySession struct {
 	host    int64
 }
 
-// ResetSession rejects a session on another host than the latest, before package sql uses the
-// session again.
+// ResetSession rejects the session if a later one was opened on another host. Package sql calls it
+// before it uses the session again.
 func (s *primarySession) ResetSession(ctx context.Context) error {
 	if s.primary.latest.Load() != s.host {
 		return sqldriver.ErrBadConn

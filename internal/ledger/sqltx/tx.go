@@ -15,8 +15,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// rollbackTimeout bounds a ROLLBACK. It does not run on the transaction's
-// context, which may be the reason for it.
+// rollbackTimeout bounds a ROLLBACK. The ROLLBACK does not run on the transaction's context, because
+// the end of that context may be its cause.
 const rollbackTimeout = 2 * time.Second
 
 // pool sends BEGIN together with the first statement of a transaction. In small transactions, which
@@ -148,9 +148,9 @@ func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 
 // commit runs the statements and commits. It requires that the first statement affects the given
 // number of rows, unless the number is 0. A server that accepts texts checks the number itself.
-// Every error except ErrUnknownOutcome proves that nothing was committed.
+// Every error except ErrUnknownOutcome proves that nothing was committed. After an error the
+// transaction may still be open.
 func (t *transaction) commit(statements []Statement, rows int64) error {
-	defer func() { _ = t.Rollback() }() // unless it is over
 	switch {
 	case t.over:
 		return sql.ErrTxDone
@@ -164,11 +164,17 @@ func (t *transaction) commit(statements []Statement, rows int64) error {
 		statements = nil
 	}
 	_, err := t.exec(t.ctx, append(statements, Statement{SQL: "COMMIT"}))
-	if err != nil && len(statements) > 0 && (provesNoCommit(err) || t.stillOpen(err)) {
+	switch {
+	case err == nil:
+		t.over = true
+		_ = t.conn.Close() // the transaction is committed even if this fails
+		return nil
+	case len(statements) > 0 && (provesNoCommit(err) || t.stillOpen(err)):
 		return err
 	}
-	t.end(err)
-	if err == nil || provesNoCommit(err) {
+	t.over = true
+	t.discard()
+	if provesNoCommit(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
@@ -182,17 +188,6 @@ func (t *transaction) execFirst(statements []Statement, rows int64) error {
 		return ErrUnmet
 	}
 	return err
-}
-
-// end releases the connection after a COMMIT that returned err. It discards the
-// connection if err is not nil.
-func (t *transaction) end(err error) {
-	t.over = true
-	if err != nil {
-		t.discard()
-		return
-	}
-	_ = t.conn.Close() // the transaction is committed even if this fails
 }
 
 // Rollback rolls back. If the server does not answer, it closes the session.

@@ -194,7 +194,7 @@ func TestFailingCalls(t *testing.T) {
 	}
 }
 
-// TestHideFails makes the deletion of a text fail. Its session must end, and so the text.
+// TestHideFails makes the deletion of a text fail. Its session must end, and the text with it.
 func TestHideFails(t *testing.T) {
 	t.Parallel()
 	l, c := newFaulty(t)
@@ -326,8 +326,8 @@ func (l *losing) Delete(ctx context.Context, key string, options ...clientv3.OpO
 	return l.KV.Delete(ctx, key, options...)
 }
 
-// TestSessionIsLostInTryLock loses the session of TryLock while its key is deleted, because the
-// lock is held. TryLock must return that the lock is held.
+// TestSessionIsLostInTryLock tries a lock that is held. The session is lost while TryLock deletes its
+// key. TryLock must still return that the lock is held.
 func TestSessionIsLostInTryLock(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, testenv.Etcd(t))

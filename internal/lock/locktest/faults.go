@@ -27,7 +27,7 @@ const (
 )
 
 // endsWithin reports whether ctx ends within d. It measures in short steps. While the machine is
-// too busy to run this process, a step takes longer, and so does d.
+// too busy to run this process, a step takes longer, so the limit is longer too.
 func endsWithin(ctx context.Context, d time.Duration) bool {
 	for range d / endStep {
 		select {
@@ -347,8 +347,8 @@ func deletedHolder(ctx context.Context, s Subject) error {
 	return nil
 }
 
-// waiterCutOff cuts off a waiter of an instance with a long lease, because a busy machine must
-// renew the lease in time, and some backends want an answer within a part of it.
+// waiterCutOff cuts off a waiter of an instance. The instance has a long lease, because a busy
+// machine must renew it in time, and some backends want an answer within a part of it.
 func waiterCutOff(ctx context.Context, s Subject) error {
 	name := newName()
 	instance, wire, err := s.Servers.OverWire(ctx, s.LongLease)

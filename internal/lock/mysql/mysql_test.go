@@ -141,8 +141,8 @@ func TestRaise(t *testing.T) {
 	}
 }
 
-// TestWait_CutShort checks that an answer that is cut off or unreadable gives no grant, and so no
-// token 0.
+// TestWait_CutShort checks that an answer that is cut off or unreadable gives no grant, rather
+// than one with token 0.
 func TestWait_CutShort(t *testing.T) {
 	t.Parallel()
 	granted, token := []driver.Value{int64(7), int64(1)}, []driver.Value{int64(42), int64(42 + session.MaxBehind)}

@@ -17,9 +17,9 @@
 // Only the first waiter of each process asks Redis. If it is refused, the same script puts it into
 // the queue. A release wakes the first waiter in the queue, by a message to its instance. If that
 // instance no longer listens, the release wakes the next one. A waiter that gives up after it was
-// woken wakes the next. The first waiter also listens to Redisson's channel, and so does every
-// waiter that finds the lock held by Redisson. In a cluster, Redisson uses sharded channels, so
-// there the messages are published and received in both ways.
+// woken wakes the next. The first waiter, and every waiter that finds the lock held by Redisson,
+// also listens to Redisson's channel. In a cluster, Redisson uses sharded channels, so there the
+// messages are published and received in both ways.
 //
 // A message can be lost, because its receiver has died or is cut off. A waiter therefore asks again
 // after two seconds at the latest. A connection on which nothing has arrived for three seconds, not

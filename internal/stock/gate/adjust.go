@@ -44,7 +44,7 @@ func (c *Counter) adjust(ctx context.Context, tokens tokenSet, change stock.Chan
 	for _, n := range []int64{change.Epoch, change.Number, change.Delta, token} {
 		args = append(args, strconv.FormatInt(n, 10))
 	}
-	call := newCall(&c.scripts().adjust, []string{c.keys(change.SKU).count}, args)
+	call := newCall(ctx, &c.scripts.Load().adjust, []string{c.keys(change.SKU).count}, args)
 	if err = c.run(ctx, call); err == nil && len(call.cmd.Val()) != 1 {
 		err = errAnswer
 	}

@@ -88,7 +88,7 @@ func TestBrokenScripts(t *testing.T) {
 				if err := client.ScriptLoad(t.Context(), s.text).Err(); err != nil {
 					t.Fatal(err)
 				}
-				g.running.Store(mutated)
+				g.scripts.Store(mutated)
 				instances[i] = g
 			}
 			err := gatetest.Find(mutant.promise).Check(t.Context(), gates(client, ledger, instances...))

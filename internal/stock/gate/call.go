@@ -32,15 +32,16 @@ func ScriptName(cmd redis.Cmder) string {
 	return c.script
 }
 
-// call is one run of a script.
+// call is one run of a script that returns numbers. It names the script and never has its text: see
+// Load.
 type call struct {
-	script *script
-	args   []any              // arguments of EVALSHA
-	cmd    *redis.IntSliceCmd // set if the script returns numbers
+	command command
+	cmd     *redis.IntSliceCmd
 }
 
-func newCall(s *script, keys, args []string) *call {
-	return &call{script: s, args: evalSHA(s, keys, args)}
+func newCall(ctx context.Context, s *script, keys, args []string) *call {
+	cmd := redis.NewIntSliceCmd(ctx, evalSHA(s, keys, args)...)
+	return &call{command{Cmder: cmd, script: s.name}, cmd}
 }
 
 // evalSHA returns the arguments of EVALSHA for the script. They are pointers into keys and
@@ -55,13 +56,6 @@ func evalSHA(s *script, keys, args []string) []any {
 		list = append(list, &args[i])
 	}
 	return list
-}
-
-// prepare returns the command. The command names the script and never has its
-// text: see Load.
-func (c *call) prepare(ctx context.Context) command {
-	c.cmd = redis.NewIntSliceCmd(ctx, c.args...)
-	return command{Cmder: c.cmd, script: c.script.name}
 }
 
 // notRun has the prefixes of errors that prove that a script changed nothing. The
@@ -105,11 +99,11 @@ func (c *call) err() error { return proven(c.cmd.Err()) }
 // cmd has its answer.
 func (c *Counter) run(ctx context.Context, calls ...*call) error {
 	if len(calls) == 1 {
-		return proven(c.client.Process(ctx, calls[0].prepare(ctx)))
+		return proven(c.client.Process(ctx, calls[0].command))
 	}
 	pipe := c.client.Pipeline()
 	for _, call := range calls {
-		_ = pipe.Process(ctx, call.prepare(ctx)) // Process queues the command
+		_ = pipe.Process(ctx, call.command) // Process queues the command
 	}
 	_, _ = pipe.Exec(ctx) // each call has its own error
 	var errs []error

@@ -23,7 +23,7 @@ type Counter struct {
 	cluster      bool                    // each SKU has keys of its own
 	ledgerPrefix string                  // prefix of every key; the hash tag is not closed yet
 	shared       keys                    // keys shared by all SKUs; empty on a cluster
-	running      atomic.Pointer[scripts] // scripts of the generation in use
+	scripts      atomic.Pointer[scripts] // of the generation in use
 }
 
 // Layout says how a Counter keeps the count of a SKU. It is part of the strategy's layout, and so
@@ -46,7 +46,7 @@ func NewCounter(client redis.UniversalClient, ledgerID uuid.UUID, layout Layout)
 		ledgerID: ledgerID, client: client, layout: layout, cluster: cluster,
 		ledgerPrefix: "holdfast:{" + ledgerID.String(),
 	}
-	c.running.Store(newScripts(ledgerID, 0)) // the service never loads generation 0, so the scripts of generation 0 cannot run
+	c.scripts.Store(newScripts(ledgerID, 0)) // the service never loads generation 0, so the scripts of generation 0 cannot run
 	if !cluster {
 		c.shared = keysOf(c.ledgerPrefix + "}")
 	}

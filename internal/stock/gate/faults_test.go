@@ -425,7 +425,7 @@ func TestUnreadableAnswers(t *testing.T) {
 				if err := client.ScriptLoad(t.Context(), of(broken).text).Err(); err != nil {
 					t.Fatal(err)
 				}
-				s.gate.running.Store(broken)
+				s.gate.scripts.Store(broken)
 				if err := c.call(s, t.Context()); err == nil || stock.NothingTaken(err) {
 					t.Errorf("%s: %s returns %s: %v", user, name, answer, err)
 				}

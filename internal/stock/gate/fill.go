@@ -91,7 +91,7 @@ func (c *Counter) fillSome(ctx context.Context, tokens tokenSet, fills []stock.F
 			}
 			args = append(args, string(f.SKU), strconv.FormatInt(f.Epoch, 10), strconv.FormatInt(f.Units, 10), strconv.FormatInt(token, 10))
 		}
-		calls = append(calls, newCall(&c.scripts().fill, []string{c.keys(chunk[0].SKU).count}, args))
+		calls = append(calls, newCall(ctx, &c.scripts.Load().fill, []string{c.keys(chunk[0].SKU).count}, args))
 	}
 	_ = c.run(ctx, calls...) // each call has its own error
 	for i, f := range fills {

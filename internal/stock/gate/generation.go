@@ -12,11 +12,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// scripts returns the scripts of the generation in use.
-func (c *Counter) scripts() *scripts { return c.running.Load() }
-
 // Use makes the counter run under generation g from now on.
-func (c *Counter) Use(g stock.Generation) { c.running.Store(newScripts(c.ledgerID, g)) }
+func (c *Counter) Use(g stock.Generation) { c.scripts.Store(newScripts(c.ledgerID, g)) }
 
 // Load loads the generation's scripts into every master, once, and asks each for one answer. Only
 // the caller that raised the ledger to g may call it, and only once, even after an error. A Redis
@@ -46,7 +43,7 @@ func (c *Counter) Load(ctx context.Context, g stock.Generation) error {
 // Loaded reports whether every master has the scripts of the generation in use.
 func (c *Counter) Loaded(ctx context.Context) (bool, error) {
 	args := []any{"script", "exists"}
-	for _, script := range c.scripts().all() {
+	for _, script := range c.scripts.Load().all() {
 		args = append(args, script.sha)
 	}
 	var missing atomic.Bool
@@ -66,7 +63,7 @@ func (c *Counter) Loaded(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("checking for the scripts of generation %d: %w", c.scripts().generation, proven(err))
+		return false, fmt.Errorf("checking for the scripts of generation %d: %w", c.scripts.Load().generation, proven(err))
 	}
 	return true, nil
 }

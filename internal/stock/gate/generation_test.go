@@ -335,7 +335,7 @@ func TestPartsOfTwoEpochs(t *testing.T) {
 	if got, want := available(t, g, "a"), [3]int64{1, 1, 1}; got != want {
 		t.Errorf("available: got %v, want %v", got, want)
 	}
-	hook.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts().give.sha})
+	hook.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts.Load().give.sha})
 	if _, err := g.Take(t.Context(), orderOf("a", 3)); err == nil || stock.NothingTaken(err) {
 		t.Errorf("units could not be given back: got %v", err)
 	}

@@ -50,7 +50,7 @@ func (c *Counter) give(ctx context.Context, tokens tokenSet, t stock.Take) error
 			}
 			args = append(args, string(line.SKU), strconv.FormatInt(token, 10))
 		}
-		calls = append(calls, newCall(&c.scripts().give, []string{keys.count, keys.flight, keys.burned}, args))
+		calls = append(calls, newCall(ctx, &c.scripts.Load().give, []string{keys.count, keys.flight, keys.burned}, args))
 	}
 	if err := c.run(ctx, calls...); err != nil {
 		return fmt.Errorf("giving take %s back: %w", t.TakeID, err)

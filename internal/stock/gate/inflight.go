@@ -118,7 +118,7 @@ func (c *Counter) scanStep(ctx context.Context, keys keys, cursor string, to *li
 	if !to.queued && !c.cluster {
 		names = append(names, c.queuedKey())
 	}
-	page, err := c.strings(ctx, &c.scripts().inFlight, names,
+	page, err := c.strings(ctx, &c.scripts.Load().inFlight, names,
 		cursor, strconv.Itoa(scanRecords), strconv.FormatInt(to.olderThan.Microseconds(), 10))
 	if err != nil {
 		return firstCursor, err

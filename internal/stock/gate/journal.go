@@ -75,7 +75,7 @@ func (g *Script) Journal() *Journal {
 	return &Journal{gate: g, client: c.client, journal: c.journalKey(), queued: c.queuedKey(), limit: maxQueued}
 }
 
-// journalEntry describes the entry of a cut's order in the journal.
+// journalEntry says how the order of a cut is added to the journal.
 type journalEntry struct {
 	previous uuid.UUID // the take to replace in the journal; uuid.Nil for a new order
 	at       time.Time

@@ -35,7 +35,7 @@ func eachJournal(t *testing.T, test func(t *testing.T, g countedScript, j *Journ
 func openJournal(t *testing.T, g countedScript) *Journal {
 	t.Helper()
 	j := g.Journal()
-	if err := errors.Join(j.Open(t.Context(), "opener"), g.SetMark(t.Context(), stock.Mark{Generation: g.scripts().generation})); err != nil {
+	if err := errors.Join(j.Open(t.Context(), "opener"), g.SetMark(t.Context(), stock.Mark{Generation: g.scripts.Load().generation})); err != nil {
 		t.Fatal(err)
 	}
 	return j
@@ -606,7 +606,7 @@ func TestClosedJournal(t *testing.T) {
 			wantLength(t, j, 1)
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 4, InFlight: 1})
 		}
-		later := g.scripts().generation + 1
+		later := g.scripts.Load().generation + 1
 		mark(later)
 		closed()
 		mark(later - 1)

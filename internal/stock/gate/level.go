@@ -80,7 +80,7 @@ func (c *Counter) readLevels(ctx context.Context, skus []stock.SKU) ([]stock.Lev
 			}
 			continue
 		}
-		levels[i] = parseCount(c.scripts().generation, sku, read.Val()[at])
+		levels[i] = parseCount(c.scripts.Load().generation, sku, read.Val()[at])
 	}
 	return levels, errors.Join(errs...)
 }

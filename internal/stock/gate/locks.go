@@ -22,8 +22,7 @@ type Locks struct {
 	wait   time.Duration
 	fenced bool
 	// inDoubt is called with the name of each lock that is held, if a command of its holder may
-	// still arrive. It may be nil, because the next holder has a newer token, or there are no
-	// tokens.
+	// still arrive. It is nil if the fence refuses such a command, or if nothing is fenced.
 	inDoubt func(name string)
 }
 

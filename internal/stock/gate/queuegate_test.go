@@ -160,7 +160,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrSoldOut) {
 		t.Errorf("a take behind all units: %v", err)
 	}
-	fails.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts().read.sha})
+	fails.Arm(faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts.Load().read.sha})
 	if _, err := g.Take(ctx, orderOf("a", 1)); !errors.Is(err, stock.ErrBusy) || !isNotSent(err) {
 		t.Errorf("a take behind all units while Redis is unreachable: %v", err)
 	}
@@ -325,10 +325,10 @@ func TestTurnEnds(t *testing.T) {
 	}
 }
 
-// TestTurnEnds_UnitsUnknown checks that an instance whose turn has ended refuses no take for lack
-// of units, because other instances may have returned some since. Neither does an instance that has
-// given its turn to a caller, who may return some. Units of takes that were refused when their turn
-// could not begin must count as free again.
+// TestTurnEnds_UnitsUnknown checks that an instance whose turn has ended does not refuse a take for
+// lack of units, because other instances may have returned some since. Neither does an instance that
+// has given its turn to a caller, who may return some. Units of takes that were refused when their
+// turn could not begin must count as free again.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

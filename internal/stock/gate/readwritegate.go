@@ -139,7 +139,7 @@ func (g *ReadWrite) read(ctx context.Context, cuts []*cut) ([][]lineState, error
 			}
 			tokens = append(tokens, token)
 			keys := g.counter.keys(line.SKU)
-			calls = append(calls, newCall(&g.counter.scripts().read,
+			calls = append(calls, newCall(ctx, &g.counter.scripts.Load().read,
 				[]string{keys.count, keys.flight, keys.burned},
 				[]string{string(line.SKU), c.d.OrderID.String(), c.d.TakeID.String(), strconv.FormatInt(token, 10)}))
 		}
@@ -234,7 +234,7 @@ func (g *ReadWrite) write(ctx context.Context, cuts []*cut, states [][]lineState
 	}
 	sku := cuts[0].lines[0].SKU
 	keys := g.counter.keys(sku)
-	write := newCall(&g.counter.scripts().write, []string{keys.count, keys.flight}, args)
+	write := newCall(ctx, &g.counter.scripts.Load().write, []string{keys.count, keys.flight}, args)
 	if err := g.counter.run(ctx, write); err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func (g *Script) runCuts(cuts []*cut) {
 	}
 	calls := make([]*call, len(batches))
 	for i, b := range batches {
-		calls[i] = b.call(g.counter)
+		calls[i] = b.call(ctx, g.counter)
 	}
 	_ = g.counter.run(ctx, calls...) // each batch is answered with its own call's error
 	for i, b := range batches {
@@ -118,7 +118,7 @@ func batchByJournal(cuts []*cut) []*cutBatch {
 }
 
 // call writes the text of each take, as take.lua expects it, into one buffer.
-func (b *cutBatch) call(counter *Counter) *call {
+func (b *cutBatch) call(ctx context.Context, counter *Counter) *call {
 	text := make([]byte, 0, 160*len(b.cuts))
 	ends := make([]int, len(b.cuts))
 	for i, c := range b.cuts {
@@ -147,7 +147,7 @@ func (b *cutBatch) call(counter *Counter) *call {
 		names = append(names, counter.journalKey(), counter.queuedKey(), counter.markKey())
 		args = append(args, strconv.Itoa(b.cuts[0].journal.limit))
 	}
-	return newCall(&counter.scripts().take, names, args)
+	return newCall(ctx, &counter.scripts.Load().take, names, args)
 }
 
 // answer sets each cut's answer from the reply of take.lua.

@@ -396,7 +396,7 @@ func TestPartLeftIsNoRefusal(t *testing.T) {
 		return nil
 	}))
 	g := scriptOn(t, client)
-	giveSHA.Store(g.scripts().give.sha)
+	giveSHA.Store(g.scripts.Load().give.sha)
 	fill(t, g, "a", 1, 5)
 	fill(t, g, "b", 1, 1)
 	for _, broken := range []error{errors.New("broken"), refused} { // a refusal proves only that the give did nothing
@@ -415,7 +415,7 @@ func TestPartLeftIsNoRefusal(t *testing.T) {
 	}
 	lost := faults.NewHook() // if the outcome of a take is open, Take does not give it back: its caller does
 	client.AddHook(lost)
-	lost.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: ":b}:"}, faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts().give.sha})
+	lost.Arm(faults.Fault{Kind: faults.Lost, Nth: 1, Only: ":b}:"}, faults.Fault{Kind: faults.Refused, Nth: 1, Only: g.scripts.Load().give.sha})
 	d := orderOf("a", 1)
 	d.Lines = append(d.Lines, stock.Line{SKU: "b", Quantity: 1})
 	_, err := g.Take(t.Context(), d)

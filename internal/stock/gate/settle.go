@@ -60,7 +60,7 @@ func (c *Counter) settle(ctx context.Context, journal []string, takes []stock.Ta
 	for i, b := range batches {
 		keys := c.keys(b.skus.skus[0])
 		names := append([]string{keys.count, keys.flight}, journal...)
-		calls[i] = newCall(&c.scripts().settle, names, append(b.skus.arguments(), b.lines...))
+		calls[i] = newCall(ctx, &c.scripts.Load().settle, names, append(b.skus.arguments(), b.lines...))
 	}
 	if err := c.run(ctx, calls...); err != nil {
 		return fmt.Errorf("settling %d takes: %w", len(takes), err)

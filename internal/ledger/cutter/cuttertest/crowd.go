@@ -36,7 +36,7 @@ func (t *trial) rush(turns int, next func(i int) stock.Take) map[stock.SKU]int64
 					return
 				case errors.Is(decisions[0].Reason(), stock.ErrSoldOut), errors.Is(decisions[0].Reason(), stock.ErrBuyerLimit):
 					return
-				case !decisions[0].Taken():
+				case !decisions[0].Taken:
 					errs <- decisions[0].Reason()
 					return
 				}

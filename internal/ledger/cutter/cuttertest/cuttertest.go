@@ -136,7 +136,7 @@ func sortLines(lines []line) {
 	slices.SortFunc(lines, func(a, b line) int { return strings.Compare(string(a.SKU), string(b.SKU)) })
 }
 
-// order returns the take of an order of these lines.
+// order returns a take for an order with these lines.
 func order(lines ...line) stock.Take {
 	t := stock.Take{Deduction: stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: "buyer-1"}}
 	for _, l := range lines {
@@ -213,7 +213,7 @@ func (t *trial) once(commit bool, ts []stock.Take) ([]cutter.Decision, error) {
 		if t.whole {
 			fits, err := t.cutWhole(commit, plan.GroupCut)
 			if err != nil || fits {
-				return slices.Repeat([]cutter.Decision{cutter.Taken()}, len(ts)), err
+				return slices.Repeat([]cutter.Decision{{Taken: true}}, len(ts)), err
 			}
 		}
 	}
@@ -276,7 +276,7 @@ func (t *trial) cut(ts []stock.Take, want ...error) {
 		return
 	}
 	for i, decision := range decisions {
-		if (want[i] == nil) != decision.Taken() || !errors.Is(decision.Reason(), want[i]) {
+		if (want[i] == nil) != decision.Taken || !errors.Is(decision.Reason(), want[i]) {
 			t.err = fmt.Errorf("take %d of %v was answered %v, want %v", i+1, ts[i].Lines, decision.Reason(), want[i])
 			return
 		}

@@ -85,7 +85,7 @@ func adoptedMeanwhile(t *trial) error {
 	}
 	defer tx.Rollback()
 	decisions, err := plan.Cut(t.ctx, tx)
-	if err == nil && decisions[0].Taken() || err != nil && !errors.Is(err, cutter.ErrConflict) {
+	if err == nil && decisions[0].Taken || err != nil && !errors.Is(err, cutter.ErrConflict) {
 		return fmt.Errorf("decided %v, %w", decisions, err)
 	}
 	return nil

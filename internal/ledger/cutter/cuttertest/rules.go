@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
-// orderOf returns the take of the buyer's order of these lines.
+// orderOf returns a take for an order with these lines by the buyer.
 func orderOf(buyer string, lines ...line) stock.Take {
 	t := order(lines...)
 	t.Buyer = buyer

@@ -184,7 +184,7 @@ func (s *session) requestRenewal(timeout time.Duration) (seconds int64, err erro
 	return s.requestOn(s.stream)
 }
 
-// renewOnce is requestRenewal on a separate stream, so that it can run beside other renewals. It
+// renewOnce is requestRenewal on a separate stream, so that it can run during other renewals. It
 // returns an error if the server cannot be reached. The client's KeepAliveOnce would then repeat
 // its requests without a pause.
 func (s *session) renewOnce(ctx context.Context) (seconds int64, err error) {
