@@ -140,6 +140,7 @@ var laboratory = []mutant{
 	{"a payment before the order expires is too early", labLifecycle, "early && status == \"expired\"", "early", "loadtest TestCheckEarly/paid"},
 	{"orders may stay pending", labLifecycle, "if !slices.Contains(ends, o.Status) {", "if false {", "loadtest TestCheckOrders/pending"},
 	{"buyers may exceed their limit", labLifecycle, "if held[buyer] > couponLimit {", "if false {", "loadtest TestCheckClaims/over_the_limit"},
+	{"the limit of buyers is not checked during the load", labLifecycle, "\tv.checkLimit()\n", "", "loadtest TestLifecycleAudit/over_the_limit_during_the_load"},
 	{"buyers may exceed their limit during the load", labLifecycle, "if most > couponLimit {", "if false {", "loadtest TestCheckLimit/within_the_payment_window"},
 	{"claims are not compared", labLifecycle, "if claimed[buyer] != held[buyer] {", "if false {", "loadtest TestCheckClaims/too_low"},
 	{"the audit accepts an order of a lifecycle load without a request", labLifecycle, "unknown[o.BuyerID] < 0 {", "false {", "loadtest TestCheckUnknown/busy"},
