@@ -346,8 +346,8 @@ func TestLifecycle(t *testing.T) {
 				}
 				r := written(t, folder).Strategies[0]
 				life := r.Lifecycle
-				if r.Verdict != results.AsPromised || r.Instances != 2 || life == nil || life.Paid+life.Cancelled+life.Expired+life.Refunded != life.Orders {
-					t.Fatalf("%s with %d instances: %+v", r.Verdict, r.Instances, life)
+				if r.Verdict != results.AsPromised || r.Instances != 2 || life == nil || life.Paid+life.Cancelled+life.Expired+life.Refunded != life.Orders || r.Repeats == 0 {
+					t.Fatalf("%s with %d instances, %d repeats: %+v", r.Verdict, r.Instances, r.Repeats, life)
 				}
 				if min(life.Paid, life.Cancelled, life.Expired, life.Refunded, life.Revived, life.RefundsDue) > 0 {
 					break
