@@ -169,6 +169,7 @@ var laboratory = []mutant{
 	{"a count that cannot be read is no count", labAudit, "return gateCount{}, fmt.Errorf(\"reading the gate's count of %s: %w\", name, err)", "continue", "loadtest TestExcess"},
 	{"a guard whose metric cannot be read has refused nothing", labAudit, "if err != nil || !found {\n\t\t\treturn nil\n\t\t}", "_, _ = err, found", "loadtest TestGuardRefusals"},
 	{"a rush succeeds although its audit fails", labRush, "settledAfterLoad(spec)); err != nil {\n\t\treturn result, false, err", "settledAfterLoad(spec)); err != nil {\n\t\t_ = err", "loadtest TestAudit_Fails"},
+	{"the queued orders of an open load are not followed", labArrivals, "\tx.follow(ctx)\n", "", "loadtest TestOpenLoad_Queued"},
 	{"an open load succeeds although its audit fails", labArrivals, "settledAfterLoad(spec)); err != nil {\n\t\treturn result, err", "settledAfterLoad(spec)); err != nil {\n\t\t_ = err", "loadtest TestAudit_Fails"},
 	{"a report that cannot be written is no error", labLab, "err := writeReport(l.Out, run)\n", "_ = writeReport(l.Out, run)\n\tvar err error\n", "loadtest TestAudit_Fails"},
 	{"an interrupted rush is complete", labRush, "case ctx.Err() != nil:\n\t\tend = interrupted\n", "", "loadtest TestInterruptedLoads"},
