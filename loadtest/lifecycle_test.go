@@ -153,6 +153,7 @@ func TestLifecycleAudit(t *testing.T) {
 		{"coupons left", "UPDATE stock SET available = 5 WHERE sku = 'lt-sku-coupon'", results.Result{Accepted: 1}, nil, results.Broken, "lt-sku-coupon: the stock row has 5"},
 		{"another buyer", "UPDATE orders SET buyer_id = 'another'", results.Result{Accepted: 1}, nil, results.Broken, results.OtherBuyer.String()},
 		{"another buyer by GET", "UPDATE orders SET buyer_id = 'another'", results.Result{Accepted: 1}, nil, results.Broken, results.Unread.String()},
+		{"over the limit during the load", "SELECT 1", results.Result{Accepted: couponLimit + 1}, nil, results.Broken, results.OverLimit.String()},
 		{"order lost", "DELETE FROM orders", results.Result{Accepted: 1}, nil, results.Broken, results.Missing.String()},
 		{"unreadable counts", "DROP TABLE stock_parts", results.Result{Accepted: 1}, nil, results.Undecided, ""},
 		{"unreadable orders", "ALTER TABLE orders RENAME COLUMN payment_id TO gone", results.Result{Accepted: 1}, nil, results.Undecided, ""},
@@ -172,11 +173,13 @@ func TestLifecycleAudit(t *testing.T) {
 			l.exec(t, "INSERT INTO stock (sku, kind, total, available) SELECT sku, 'product', 1, 0 FROM order_lines")
 			l.exec(t, "INSERT INTO claims (sku, buyer_id, units) VALUES (?, ?, 1)", v.goods.coupon, v.buyers[0])
 			l.exec(t, test.change)
-			v.calls[o.ID] = []call{{action: pay, payment: payment, status: http.StatusOK, got: o}}
+			v.calls[o.ID] = []call{{action: pay, payment: payment, status: http.StatusOK, got: o, sent: v.PaymentWindow}}
 			o.CreatedAt = time.Now()
 			o.ExpiresAt = new(o.CreatedAt.Add(v.PaymentWindow))
-			v.rec.add(answer{outcome: accepted, asked: o, order: o})
 			r := &test.result
+			for range max(r.Accepted, 1) {
+				v.rec.add(answer{outcome: accepted, asked: o, order: o})
+			}
 			r.Verdict = results.Undecided
 			err := v.judge(t.Context(), r, terms{spec: assembly.Spec{Sound: true}})
 			if says := strings.Join(r.Faults, "; "); (err != nil) != (test.want == results.Undecided) || r.Verdict != test.want || !strings.Contains(says, test.says) {
@@ -343,8 +346,8 @@ func TestLifecycle(t *testing.T) {
 				}
 				r := written(t, folder).Strategies[0]
 				life := r.Lifecycle
-				if r.Verdict != results.AsPromised || r.Instances != 2 || life == nil || life.Paid+life.Cancelled+life.Expired+life.Refunded != life.Orders {
-					t.Fatalf("%s with %d instances: %+v", r.Verdict, r.Instances, life)
+				if r.Verdict != results.AsPromised || r.Instances != 2 || life == nil || life.Paid+life.Cancelled+life.Expired+life.Refunded != life.Orders || r.Repeats == 0 {
+					t.Fatalf("%s with %d instances, %d repeats: %+v", r.Verdict, r.Instances, r.Repeats, life)
 				}
 				if min(life.Paid, life.Cancelled, life.Expired, life.Refunded, life.Revived, life.RefundsDue) > 0 {
 					break

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -993,6 +994,27 @@ func written(t *testing.T, folder string) *results.Run {
 		t.Fatal(err)
 	}
 	return run
+}
+
+// TestOpenLoad_Queued checks that an open load follows queued orders to their end.
+func TestOpenLoad_Queued(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		shop := &shop{units: 1000}
+		l, f := openLoad(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			of := httptest.NewRecorder()
+			if shop.ServeHTTP(of, r); r.URL.Path == "/orders" {
+				of.Code, of.Body = http.StatusAccepted, bytes.NewBufferString(strings.Replace(of.Body.String(), "pending", "queued", 1))
+			}
+			maps.Copy(w.Header(), of.Header())
+			w.WriteHeader(of.Code)
+			_, _ = of.Body.WriteTo(w)
+		}), settings{Duration: time.Second})
+		r, err := l.arrive(t.Context(), mustFind(t, "async"), f, 50)
+		if err != nil || r.Verdict != results.AsPromised || r.Queued != 50 || r.Accepted != 50 {
+			t.Errorf("%v: %+v", err, r)
+		}
+	})
 }
 
 // TestSearch searches for the highest rate of a shop whose rate is known.

@@ -44,7 +44,7 @@ func (s *settings) check(*kong.Context) error {
 
 func main() { command.Main("vegeta", run) }
 
-func run(_ context.Context, args []string, stdout, _ io.Writer) error {
+func run(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	var s settings
 	err := commandline.Parse(&s, args, nil, stdout, s.check,
 		kong.Name("go run ./loadtest/vegeta"),
@@ -53,13 +53,16 @@ func run(_ context.Context, args []string, stdout, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return write(stdout, s.URLs, s.SKU, s.Run, s.Count, s.Keys)
+	return write(ctx, stdout, s.URLs, s.SKU, s.Run, s.Count, s.Keys)
 }
 
-func write(w io.Writer, urls []string, sku, run string, count int, keys bool) error {
+func write(ctx context.Context, w io.Writer, urls []string, sku, run string, count int, keys bool) error {
 	out := bufio.NewWriter(w)
 	lines := json.NewEncoder(out)
 	for n := range count {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		body := fmt.Appendf(nil, `{"buyer_id":"v-%s-%d","lines":[{"sku":%q,"quantity":1}]}`, run, n, sku)
 		header := http.Header{"Content-Type": {"application/json"}}
 		if keys {

@@ -2,7 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"math"
 	"testing"
 
 	vegeta "github.com/tsenart/vegeta/v12/lib"
@@ -11,7 +15,7 @@ import (
 // TestWrite reads the targets with vegeta's own library.
 func TestWrite(t *testing.T) {
 	var text bytes.Buffer
-	if err := write(&text, []string{"http://a", "http://b"}, "s-1", "r", 4, true); err != nil {
+	if err := write(t.Context(), &text, []string{"http://a", "http://b"}, "s-1", "r", 4, true); err != nil {
 		t.Fatal(err)
 	}
 	targets, err := vegeta.ReadAllTargets(vegeta.NewJSONTargeter(&text, nil, nil))
@@ -37,7 +41,7 @@ func TestWrite(t *testing.T) {
 // TestWriteWithoutKeys checks targets without an Idempotency-Key.
 func TestWriteWithoutKeys(t *testing.T) {
 	var text bytes.Buffer
-	if err := write(&text, []string{"http://a"}, "s-1", "r", 1, false); err != nil {
+	if err := write(t.Context(), &text, []string{"http://a"}, "s-1", "r", 1, false); err != nil {
 		t.Fatal(err)
 	}
 	targets, err := vegeta.ReadAllTargets(vegeta.NewJSONTargeter(&text, nil, nil))
@@ -46,5 +50,14 @@ func TestWriteWithoutKeys(t *testing.T) {
 	}
 	if _, keyed := targets[0].Header["Idempotency-Key"]; keyed || targets[0].Header.Get("Content-Type") != "application/json" {
 		t.Errorf("headers %v", targets[0].Header)
+	}
+}
+
+// TestWrite_Interrupted checks that an interrupt ends the program, however many orders are left.
+func TestWrite_Interrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	if err := write(ctx, io.Discard, []string{"http://a"}, "s-1", "r", math.MaxInt, true); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }

@@ -321,6 +321,20 @@ func TestLastOrder(t *testing.T) {
 	}
 }
 
+// TestSlowStranger checks that a shop waits only a limited time for a request that does not end. A
+// run, and then the service, would not end before it.
+func TestSlowStranger(t *testing.T) {
+	t.Parallel()
+	s := &shop{}
+	if err := s.serve(http.NotFoundHandler()); err != nil {
+		t.Fatal(err)
+	}
+	defer s.server.Close()
+	if s.server.ReadTimeout == 0 || s.server.WriteTimeout == 0 {
+		t.Errorf("reading may take %v, and writing %v", s.server.ReadTimeout, s.server.WriteTimeout)
+	}
+}
+
 // TestFinish checks which count each answer goes to, and the last state of a run.
 func TestFinish(t *testing.T) {
 	t.Parallel()

@@ -75,7 +75,8 @@ func (s *shop) serve(handler http.Handler) error {
 		return err
 	}
 	s.url = "http://" + listener.Addr().String()
-	s.server = &http.Server{Handler: handler, ReadHeaderTimeout: requestTimeout, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	// Others on this machine may call it too. A slow one must not keep the run from ending.
+	s.server = httpapi.NewServer(handler, requestTimeout, slog.New(slog.DiscardHandler))
 	go func() { _ = s.server.Serve(listener) }() // the clients report a server that fails
 	return nil
 }
