@@ -162,7 +162,7 @@ func (e *examination) checkLockServers(ctx context.Context, ready bool) (found s
 	if locks.UsesRedis() && client == nil || locks.UsesDatabase() && !ready {
 		return found // the store was checked, or has no tables yet
 	}
-	_, closeLocks, err := locks.Open(ctx, client, e.o.DB, nil)
+	_, closeLocks, err := locks.Open(ctx, client, e.o.DB)
 	if err != nil {
 		found.Problem("check the flags of --lock, the servers and the network", "%v", err)
 		return found

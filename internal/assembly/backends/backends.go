@@ -31,9 +31,6 @@ type Servers struct {
 	SQL       *sql.DB // a pool without idle connections, on a migrated database
 	// Lease is how long a lock can outlive its holder; 0 means 30 s.
 	Lease time.Duration
-	// Observe is called with every event of the locks, see lock.Observed. If it is nil, nothing is
-	// reported.
-	Observe func(lock.Event)
 }
 
 // Entry is one row of the table: a backend that can be opened.
@@ -126,9 +123,6 @@ func (e Entry) Open(ctx context.Context, servers Servers) (l lock.Locker, close 
 	close = func() error { return nil }
 	if closer, ok := l.(interface{ Close() error }); ok {
 		close = closer.Close
-	}
-	if servers.Observe != nil {
-		l = lock.Observed(l, e.Name, servers.Observe)
 	}
 	return l, close, nil
 }

@@ -90,11 +90,10 @@ func (l *Flags) uses(flag string) bool {
 }
 
 // Open opens the backend. client is the Redis of the backend redis, and db the URL of the database
-// of the backends mysql and postgres. observe is called with every event of the locks, unless it is
-// nil. close closes the connections that Open has opened.
-func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db string, observe func(lock.Event)) (locker lock.Locker, close func() error, err error) {
+// of the backends mysql and postgres. close closes the connections that Open has opened.
+func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db string) (locker lock.Locker, close func() error, err error) {
 	backend, _ := Find(l.Backend)
-	servers := Servers{Redis: client, ZooKeeper: l.ZooKeeper, Etcd: l.Etcd, Lease: l.Lease, Observe: observe}
+	servers := Servers{Redis: client, ZooKeeper: l.ZooKeeper, Etcd: l.Etcd, Lease: l.Lease}
 	closeServers := func() (err error) {
 		for _, client := range servers.Redlock {
 			err = errors.Join(err, client.Close())
