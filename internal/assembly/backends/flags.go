@@ -40,21 +40,9 @@ func (l *Flags) Addresses() map[string]string {
 	return map[string]string{"zookeeper": l.ZooKeeper, "etcd": l.Etcd, "redlock": l.Redlock}
 }
 
-// AddressError says what is wrong with an address in Flags. It does not contain the
-// address's password.
-type AddressError struct {
-	Flag string
-	Err  error
-}
-
-func (e AddressError) Error() string { return fmt.Sprintf("--%s: %v", e.Flag, e.Err) }
-
-func (e AddressError) Unwrap() error { return e.Err }
-
 // Check returns an error for the first invalid flag or combination of flags. needed
 // reports whether the program takes locks. db is its --db, the database of the backends
-// mysql and postgres. Addresses are checked last: an AddressError means that the other
-// flags are valid.
+// mysql and postgres.
 func (l *Flags) Check(needed bool, db string) error {
 	backend, _ := Find(l.Backend)
 	if l.Lease < minLease {
@@ -71,7 +59,7 @@ func (l *Flags) Check(needed bool, db string) error {
 	for _, e := range Table() {
 		if address := addresses[e.Flag]; address != "" {
 			if err := e.check(address); err != nil {
-				return AddressError{e.Flag, err}
+				return fmt.Errorf("--%s: %w", e.Flag, err) // without the password of the address
 			}
 		}
 	}
