@@ -36,7 +36,7 @@ func OwnNginx(t T, files map[string]string, environment ...string) *NginxServer 
 }
 
 // URL returns http://host:port.
-func (s *NginxServer) URL() string { return "http://" + s.addr() }
+func (s *NginxServer) URL() string { return "http://" + s.Addr() }
 
 // Folder returns the folder with the server's files.
 func (s *NginxServer) Folder() string { return s.folder }

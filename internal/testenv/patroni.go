@@ -67,7 +67,7 @@ func OwnPatroni(t T) (primary, standby *PatroniNode) {
 	dbURL, err := createDatabase(primary.admin)
 	check(t, "Patroni", err)
 	for _, node := range nodes {
-		node.url = strings.Replace(dbURL, primary.addr(), node.addr(), 1)
+		node.url = strings.Replace(dbURL, primary.Addr(), node.Addr(), 1)
 	}
 	return primary, standby
 }

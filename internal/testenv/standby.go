@@ -54,7 +54,7 @@ func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 		return nil, err
 	}
 	s := newPostgres(server, folder, port, owner, "-c", "synchronous_standby_names=")
-	s.url = strings.Replace(primary.url, primary.addr(), port.addr(), 1)
+	s.url = strings.Replace(primary.url, primary.Addr(), port.addr(), 1)
 	return s, nil
 }
 

@@ -34,9 +34,6 @@ func OwnZooKeeper(t T) *ZooKeeperServer {
 	return own(t, "ZooKeeper", startZooKeeper)
 }
 
-// Addr returns host:port.
-func (s *ZooKeeperServer) Addr() string { return s.addr() }
-
 func startZooKeeper() (*ZooKeeperServer, error) {
 	path, err := lookPath(java)
 	if err != nil {
