@@ -61,9 +61,7 @@ func OwnPatroni(t T) (primary, standby *PatroniNode) {
 		check(t, "Patroni", nodes[n].start())
 	}
 	primary, standby = nodes[0], nodes[1] // the first node must initialise the cluster before the other starts
-	check(t, "Patroni", await(maxStart, func(ctx context.Context) error {
-		return onDatabase(ctx, primary.admin, "SELECT 1 / (count(*) FILTER (WHERE sync_state = 'sync')) FROM pg_stat_replication")
-	}))
+	check(t, "Patroni", primary.awaitStandby())
 	dbURL, err := createDatabase(primary.admin)
 	check(t, "Patroni", err)
 	for _, node := range nodes {

@@ -27,10 +27,15 @@ func OwnPostgresPair(t T, args ...string) (primary *DatabaseServer, standby Stan
 	} {
 		check(t, "a standby", onDatabase(context.Background(), primary.admin, statement))
 	}
-	check(t, "a standby", await(maxStart, func(ctx context.Context) error {
-		return onDatabase(ctx, primary.admin, "SELECT 1 / (count(*) FILTER (WHERE sync_state = 'sync')) FROM pg_stat_replication")
-	}))
+	check(t, "a standby", primary.awaitStandby())
 	return primary, Standby{copied}
+}
+
+// awaitStandby waits until the server has a synchronous standby.
+func (s *DatabaseServer) awaitStandby() error {
+	return await(maxStart, func(ctx context.Context) error {
+		return onDatabase(ctx, s.admin, "SELECT 1 / (count(*) FILTER (WHERE sync_state = 'sync')) FROM pg_stat_replication")
+	})
 }
 
 // newStandby prepares a standby from a copy of the primary. It does not start it.
