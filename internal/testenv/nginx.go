@@ -48,8 +48,8 @@ func startNginx(files map[string]string, environment []string) (*NginxServer, er
 	}
 	modules := ""
 	for _, m := range nginxModules {
-		if _, err := os.Stat(m.file); err != nil {
-			return nil, &missingError{m}
+		if _, err := lookPath(m); err != nil {
+			return nil, err
 		}
 		if filepath.Ext(m.file) == ".so" {
 			modules += "load_module " + m.file + ";\n"

@@ -465,9 +465,15 @@ func check(t T, what string, err error) {
 	}
 }
 
-// lookPath returns the path of an installed program. It also searches these folders, which may be
-// patterns, and the administrators' folders, which are often not in a user's PATH.
+// lookPath returns the path of an installed program or file. It also searches these folders, which
+// may be patterns, and the administrators' folders, which are often not in a user's PATH.
 func lookPath(d dependency, folders ...string) (string, error) {
+	if filepath.IsAbs(d.file) {
+		if _, err := os.Stat(d.file); err != nil {
+			return "", &missingError{d}
+		}
+		return d.file, nil
+	}
 	if path, ok := lookIn(d.file, append(folders, "/usr/sbin", "/usr/local/sbin")...); ok {
 		return path, nil
 	}
@@ -506,11 +512,7 @@ var programs = map[string][]dependency{
 func Installed(server string) bool {
 	needs, known := programs[server]
 	for _, d := range needs {
-		_, err := os.Stat(d.file)
-		if !filepath.IsAbs(d.file) {
-			_, err = lookPath(d)
-		}
-		if err != nil {
+		if _, err := lookPath(d); err != nil {
 			return false
 		}
 	}

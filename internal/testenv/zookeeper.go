@@ -39,8 +39,8 @@ func startZooKeeper() (*ZooKeeperServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(zookeeper.file); err != nil {
-		return nil, &missingError{zookeeper}
+	if _, err := lookPath(zookeeper); err != nil {
+		return nil, err
 	}
 	folder, port, err := env.newPlace("zookeeper", nil)
 	if err != nil {
