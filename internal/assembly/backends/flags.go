@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -77,39 +78,44 @@ func (l *Flags) uses(flag string) bool {
 	return backend.Flag == flag
 }
 
-// Open opens the backend. client is the Redis of the backend redis, and db the URL of the database
-// of the backends mysql and postgres. close closes the connections that Open has opened.
+// Open returns a Locker on the backend. client is the Redis of the backend redis, and db the URL of
+// the database of the backends mysql and postgres. close ends the Locker's goroutines, and closes the
+// connections that Open has opened.
 func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db string) (locker lock.Locker, close func() error, err error) {
 	backend, _ := Find(l.Backend)
-	servers := Servers{Redis: client, ZooKeeper: l.ZooKeeper, Etcd: l.Etcd, Lease: l.Lease}
+	opened := servers{Redis: client, ZooKeeper: l.ZooKeeper, Etcd: l.Etcd, Lease: l.Lease}
 	closeServers := func() (err error) {
-		for _, client := range servers.Redlock {
+		for _, client := range opened.Redlock {
 			err = errors.Join(err, client.Close())
 		}
-		if servers.SQL != nil {
-			err = errors.Join(err, servers.SQL.Close())
+		if opened.SQL != nil {
+			err = errors.Join(err, opened.SQL.Close())
 		}
 		return err
 	}
 	switch backend.Flag {
 	case "redlock":
-		if servers.Redlock, err = openRedlock(ctx, strings.Split(l.Redlock, ",")); err != nil {
+		if opened.Redlock, err = openRedlock(ctx, strings.Split(l.Redlock, ",")); err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("--redlock: %w", err), closeServers())
 		}
 	case "db":
-		if servers.SQL, err = store.OpenSessions(db, session.Dialed); err != nil {
+		if opened.SQL, err = store.OpenSessions(db, session.Dialed); err != nil {
 			return nil, nil, fmt.Errorf("--db: %w", err)
 		}
-		if err := store.CheckLocks(ctx, servers.SQL, db); err != nil {
+		if err := store.CheckLocks(ctx, opened.SQL, db); err != nil {
 			if errors.Is(err, store.ErrNoLocks) {
 				err = fmt.Errorf("%w; use another --lock", err)
 			}
 			return nil, nil, errors.Join(fmt.Errorf("--lock %s: %w", l.Backend, err), closeServers())
 		}
 	}
-	locker, closeLocker, err := backend.Open(ctx, servers)
+	locker, err = backend.open(ctx, opened)
 	if err != nil {
-		return nil, nil, errors.Join(err, closeServers())
+		return nil, nil, errors.Join(fmt.Errorf("lock backend %s: %w", l.Backend, err), closeServers())
+	}
+	closeLocker := func() error { return nil }
+	if closer, ok := locker.(io.Closer); ok {
+		closeLocker = closer.Close
 	}
 	return locker, func() error { return errors.Join(closeLocker(), closeServers()) }, nil
 }
