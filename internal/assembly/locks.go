@@ -13,7 +13,7 @@ import (
 // openLocks opens the lock backend of p, if its strategy takes locks, and counts what happens to
 // them.
 func openLocks(ctx context.Context, p Parts, client redis.UniversalClient, metrics prometheus.Registerer) (l lock.Locker, close func() error, err error) {
-	if !p.Strategy.NeedsLock() {
+	if !p.Strategy.NeedsLock {
 		return nil, func() error { return nil }, nil
 	}
 	if l, close, err = p.Locks.Open(ctx, client, p.DB); err != nil {
@@ -24,7 +24,7 @@ func openLocks(ctx context.Context, p Parts, client redis.UniversalClient, metri
 
 // LockWarnings says in which cases the locks are too weak for what the strategy promises.
 func (p Parts) LockWarnings() (warnings []string) {
-	if !p.Strategy.NeedsLock() {
+	if !p.Strategy.NeedsLock {
 		return nil
 	}
 	backend, _ := backends.Find(p.Locks.Backend)

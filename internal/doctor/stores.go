@@ -43,7 +43,7 @@ func (e *examination) checkRedis(ctx context.Context) (found store.Findings) {
 	e.mu.Lock()
 	e.redis = client
 	e.mu.Unlock()
-	return store.InspectRedis(ctx, client, store.RedisUse{Queues: e.o.Strategy.Queues(), Guard: e.o.Guard || !e.o.Strategy.HasGate()})
+	return store.InspectRedis(ctx, client, store.RedisUse{Queues: e.o.Strategy.Queues, Guard: e.o.Guard || !e.o.Strategy.HasGate()})
 }
 
 func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) {
@@ -67,7 +67,7 @@ func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) 
 	e.sql = db
 	e.mu.Unlock()
 	sessions := 0
-	if e.o.Strategy.NeedsLock() && e.o.Locks.UsesDatabase() {
+	if e.o.Strategy.NeedsLock && e.o.Locks.UsesDatabase() {
 		sessions = lockSessions
 	}
 	return db.Inspect(ctx, sessions)
@@ -196,7 +196,7 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 	})
 	if err != nil {
 		advice := "check the flags of --lock"
-		if e.o.Strategy.NeedsRowLocks() { // it has no locks of its own
+		if e.o.Strategy.NeedsRowLocks { // it has no locks of its own
 			advice = "choose another --strategy, or another database"
 		}
 		found.Problem(advice, "%v", err)
