@@ -100,7 +100,7 @@ type verbs struct {
 }
 
 // embedded reports whether the service runs on embedded stores.
-func (c config) embedded() bool { return c.Redis == "" && c.DB == "" }
+func (c config) embedded() bool { return c.parts().Embedded() }
 
 // level returns the level of the log.
 func (c config) level() (level slog.Level) {
