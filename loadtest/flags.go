@@ -147,9 +147,9 @@ func (s *settings) checkStrategies() error {
 		switch spec, _ := assembly.FindStrategy(name); {
 		case s.Lifecycle && !spec.Sound:
 			return fmt.Errorf("--strategies: %s oversells, and --lifecycle tests sound strategies only", name)
-		case s.Lifecycle && spec.Queues():
+		case s.Lifecycle && spec.Queues:
 			return fmt.Errorf("--strategies: --lifecycle cannot pay for orders that %s has queued", name)
-		case spec.Queues() && store.OnCluster(s.Redis):
+		case spec.Queues && store.OnCluster(s.Redis):
 			return fmt.Errorf("--strategies: %s cannot run on a Redis Cluster", name)
 		}
 	}

@@ -111,7 +111,7 @@ func (s scenario) check(t *testing.T, seed uint64, server *testenv.RedisServer, 
 	code, _, _ := runWith(t, func(s *settings) {
 		s.wiredDB = wire.Through(dbURL)
 		s.disturb = map[string]func(){"the connections to the database are cut": func() { wire.Cut() }}
-		if !spec.Queues() { // queued orders are only as durable as Redis
+		if !spec.Queues { // queued orders are only as durable as Redis
 			s.disturb["Redis is emptied"] = func() { flush(t, server) }
 			s.disturb["Redis is killed, and restarts empty"] = func() { server.Kill(); server.Restart() }
 		}

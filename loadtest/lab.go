@@ -299,7 +299,7 @@ func (l *lab) chosen() []assembly.Spec {
 	var specs []assembly.Spec
 	if len(l.Strategies) == 0 {
 		for _, spec := range assembly.Strategies() {
-			if spec.NeedsRowLocks() && (l.DB == "" || strings.HasPrefix(l.DB, "sqlite:")) || l.Lifecycle && (!spec.Sound || spec.Queues()) || spec.Queues() && store.OnCluster(l.Redis) {
+			if spec.NeedsRowLocks && (l.DB == "" || strings.HasPrefix(l.DB, "sqlite:")) || l.Lifecycle && (!spec.Sound || spec.Queues) || spec.Queues && store.OnCluster(l.Redis) {
 				continue
 			}
 			specs = append(specs, spec)
@@ -326,7 +326,7 @@ func (l *lab) drive(ctx context.Context, spec assembly.Spec) (result *results.Re
 		// Otherwise an instance would wait some seconds for idle connections when it stops.
 		l.client.CloseIdleConnections()
 		testenv.End(f.apis...)
-		if spec.Queues() {
+		if spec.Queues {
 			err = errors.Join(err, l.drain())
 		}
 	}()

@@ -100,7 +100,7 @@ type verbs struct {
 }
 
 // embedded reports whether the service runs on embedded stores.
-func (c config) embedded() bool { return c.Redis == "" && c.DB == "" }
+func (c config) embedded() bool { return c.parts().Embedded() }
 
 // level returns the level of the log.
 func (c config) level() (level slog.Level) {
@@ -184,9 +184,9 @@ func (c *config) check(line *kong.Context) error {
 		c.strategy = assembly.Queueing()
 		return cmp.Or(c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds())
 	case verbReconcile:
-		return cmp.Or(c.checkDatabase(), c.checkShared(), c.checkStores(), c.checkBounds(), c.Locks.Check(c.strategy.NeedsLock(), c.DB))
+		return cmp.Or(c.checkDatabase(), c.checkShared(), c.checkStores(), c.checkBounds(), c.Locks.Check(c.strategy.NeedsLock, c.DB))
 	}
-	return cmp.Or(c.serverFlags.check(), c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.Locks.Check(c.strategy.NeedsLock(), c.DB))
+	return cmp.Or(c.serverFlags.check(), c.checkDatabase(), c.checkStores(), c.checkQueue(), c.checkBounds(), c.Locks.Check(c.strategy.NeedsLock, c.DB))
 }
 
 // checkShared checks that --redis and --db name stores that instances can share.
@@ -222,7 +222,7 @@ func (c *config) checkStores() error {
 	case c.DB != "" && c.Redis == "" && c.strategy.HasGate() && !strings.HasPrefix(c.DB, "sqlite:"):
 		return fmt.Errorf("--redis: required by strategy %s with a database server", c.strategy.Name)
 	}
-	if c.strategy.NeedsRowLocks() && (c.DB == "" || strings.HasPrefix(c.DB, "sqlite:")) {
+	if c.strategy.NeedsRowLocks && (c.DB == "" || strings.HasPrefix(c.DB, "sqlite:")) {
 		return fmt.Errorf("--db: strategy %s needs row locks, which SQLite and the embedded stores do not have; use a database with mysql:// or postgres://, or use another --strategy", c.strategy.Name)
 	}
 	return c.checkURL("--redis", c.Redis, store.CheckRedis)
@@ -230,7 +230,7 @@ func (c *config) checkStores() error {
 
 // checkQueue checks that the strategy, if it queues orders, can do so on --redis.
 func (c *config) checkQueue() error {
-	if c.strategy.Queues() && store.OnCluster(c.Redis) {
+	if c.strategy.Queues && store.OnCluster(c.Redis) {
 		return fmt.Errorf("--redis: strategy %s cannot run on a Redis Cluster, where a count and the journal may be on different servers", c.strategy.Name)
 	}
 	return nil

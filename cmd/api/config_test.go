@@ -40,9 +40,9 @@ var parseTests = []struct {
 	{"a flag overrides the environment", "--strategy lua --guard", []string{"HOLDFAST_STRATEGY=merged", "HOLDFAST_GUARD=off"}, func(c config) bool {
 		return c.strategy.Name == "lua" && c.Guard
 	}},
-	{"orders are committed by default", "--strategy merged", nil, func(c config) bool { return !c.strategy.Queues() }},
-	{"orders are queued", "--strategy async", nil, func(c config) bool { return c.strategy.Queues() }},
-	{"queued orders are drained", "drain --db sqlite:///x --redis redis://h:1", nil, func(c config) bool { return c.verb == verbDrain && c.strategy.Queues() }},
+	{"orders are committed by default", "--strategy merged", nil, func(c config) bool { return !c.strategy.Queues }},
+	{"orders are queued", "--strategy async", nil, func(c config) bool { return c.strategy.Queues }},
+	{"queued orders are drained", "drain --db sqlite:///x --redis redis://h:1", nil, func(c config) bool { return c.verb == verbDrain && c.strategy.Queues }},
 	{"an empty variable is unset", "", []string{"HOLDFAST_STRATEGY=", "HOLDFAST_DB="}, func(c config) bool { return c.strategy.Name == "lua" && c.embedded() }},
 	{"several hosts", "--strategy merged --db mysql://root@h1:3306,h2/n", nil, func(c config) bool { return c.DB == "mysql://root@h1:3306,h2/n" }},
 	{"no Redis without a gate", "--strategy merged --db mysql://root@h/n", nil, func(c config) bool { return !c.embedded() }},

@@ -82,13 +82,13 @@ func describeService(c config, holder string, started time.Time) console.Service
 		Strategy: c.strategy.Name, Gate: c.strategy.Gate, Cutter: c.strategy.Cutter, Sound: c.strategy.Sound,
 		Guard: c.Guard && c.strategy.HasGate(),
 	}
-	if c.strategy.NeedsLock() {
+	if c.strategy.NeedsLock {
 		s.Lock, s.Lease, s.Fence = c.Locks.Backend, c.Locks.Lease.String(), c.Fence
 	}
-	if c.strategy.Segmented() {
+	if c.strategy.Segmented {
 		s.Segments = c.Segments
 	}
-	if c.strategy.Slotted() {
+	if c.strategy.Slotted {
 		s.Slots = c.Slots
 	}
 	if c.DB != "" {

@@ -206,7 +206,7 @@ func logStores(ctx context.Context, c config, stores assembly.Stores, log *slog.
 			log.Warn(warning)
 		}
 	}
-	if c.strategy.Queues() {
+	if c.strategy.Queues {
 		if warning := queueWarning(ctx, c, stores); warning != "" {
 			log.Warn("--strategy " + c.strategy.Name + ": " + warning)
 		}

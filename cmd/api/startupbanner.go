@@ -37,13 +37,13 @@ func writeStrategy(b *strings.Builder, c config) {
 	if c.strategy.HasGate() {
 		fmt.Fprintf(b, "  guard     %s\n", onOff(c.Guard))
 	}
-	if c.strategy.NeedsLock() {
+	if c.strategy.NeedsLock {
 		fmt.Fprintf(b, "  lock      %s, lease %v, fence %s\n", c.Locks.Backend, c.Locks.Lease, onOff(c.Fence))
 	}
-	if c.strategy.Segmented() {
+	if c.strategy.Segmented {
 		fmt.Fprintf(b, "  segments  %d\n", c.Segments)
 	}
-	if c.strategy.Slotted() {
+	if c.strategy.Slotted {
 		fmt.Fprintf(b, "  slots     %d\n", c.Slots)
 	}
 }

@@ -134,7 +134,7 @@ func open(ctx context.Context, c config) (s *recipe.Semaphore, close func(), err
 	if err != nil {
 		return nil, nil, err
 	}
-	locker, closeLocker, err := c.Locks.Open(ctx, client, c.DB, nil)
+	locker, closeLocker, err := c.Locks.Open(ctx, client, c.DB)
 	if err != nil {
 		closeClient()
 		return nil, nil, err

@@ -10,17 +10,21 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/lock"
 )
 
-// openLocks opens the lock backend of p, if its strategy takes locks.
+// openLocks opens the lock backend of p, if its strategy takes locks, and counts what happens to
+// them.
 func openLocks(ctx context.Context, p Parts, client redis.UniversalClient, metrics prometheus.Registerer) (l lock.Locker, close func() error, err error) {
-	if !p.Strategy.NeedsLock() {
+	if !p.Strategy.NeedsLock {
 		return nil, func() error { return nil }, nil
 	}
-	return p.Locks.Open(ctx, client, p.DB, newLockMetrics(metrics).observe)
+	if l, close, err = p.Locks.Open(ctx, client, p.DB); err != nil {
+		return nil, nil, err
+	}
+	return lock.Observed(l, newLockMetrics(metrics).observe), close, nil
 }
 
 // LockWarnings says in which cases the locks are too weak for what the strategy promises.
 func (p Parts) LockWarnings() (warnings []string) {
-	if !p.Strategy.NeedsLock() {
+	if !p.Strategy.NeedsLock {
 		return nil
 	}
 	backend, _ := backends.Find(p.Locks.Backend)

@@ -54,7 +54,7 @@ func Build(ctx context.Context, stores Stores, p Parts, o Options) (*Instance, e
 	if err != nil {
 		return nil, err
 	}
-	if p.Strategy.NeedsRowLocks() {
+	if p.Strategy.NeedsRowLocks {
 		if err := stores.SQL.Ledger().CheckSkipLocked(ctx, "SELECT beat FROM ledger"); err != nil {
 			return nil, fmt.Errorf("strategy %s needs row locks: %w; use MariaDB, MySQL or PostgreSQL, or another strategy", p.Strategy.Name, err)
 		}

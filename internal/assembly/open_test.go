@@ -111,7 +111,7 @@ func TestOpen_ClosesStores(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder) // of the embedded database
 	all := Strategies()
-	needsRowLocks := all[slices.IndexFunc(all, Spec.NeedsRowLocks)]
+	needsRowLocks := all[slices.IndexFunc(all, func(s Spec) bool { return s.NeedsRowLocks })]
 	if _, err := Open(t.Context(), Parts{Strategy: needsRowLocks}, Options{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, sqltx.ErrNoSkipLocked) {
 		t.Errorf("row locks in SQLite: %v", err)
 	}

@@ -79,35 +79,26 @@ type Spec struct {
 	Detail string
 	// Promise says what a client can rely on once its order was answered 201, or 202.
 	Promise string
+	// NeedsLock means that the strategy takes locks between instances.
+	NeedsLock bool
+	// Queues means that the strategy answers orders once the gate's journal has them, before the
+	// ledger does. It cannot run on a Redis Cluster: there a count and the journal may be on
+	// different servers.
+	Queues bool
+	// Segmented and Slotted mean that the strategy divides the stock of a SKU into segments, or into
+	// slots of the ledger. The cutter of slots is Slots instead of the field cutter.
+	Segmented, Slotted bool
+	// NeedsRowLocks means that the strategy runs only on a database whose SELECT … FOR UPDATE SKIP
+	// LOCKED locks rows: not on SQLite, and so not on embedded stores.
+	NeedsRowLocks bool
 
-	gate             func(Backends) (*gate.Counter, gate.Gate)
-	cutter           func() cutter.Cutter
-	slots            bool // the cutter is Slots instead of the field cutter, and the layout names the number of slots
-	group            bool
-	queues           bool // orders are answered once the gate's journal has them
-	rowLocks         bool // SKIP LOCKED must lock rows
-	locks, segmented bool // whether the layout names the lock and the number of segments
+	gate   func(Backends) (*gate.Counter, gate.Gate)
+	cutter func() cutter.Cutter
+	group  bool
 }
 
 // HasGate reports whether the strategy needs Redis.
 func (s Spec) HasGate() bool { return s.gate != nil }
-
-// NeedsLock reports whether the strategy takes locks between instances.
-func (s Spec) NeedsLock() bool { return s.locks }
-
-// Queues reports whether the strategy answers orders before the ledger has them. It cannot
-// run on a Redis Cluster: there a count and the journal may be on different servers.
-func (s Spec) Queues() bool { return s.queues }
-
-// Slotted reports whether the strategy divides the stock of a SKU into slots of the ledger.
-func (s Spec) Slotted() bool { return s.slots }
-
-// NeedsRowLocks reports whether the strategy runs only on a database whose SELECT … FOR
-// UPDATE SKIP LOCKED locks rows: not on SQLite, and so not on embedded stores.
-func (s Spec) NeedsRowLocks() bool { return s.rowLocks }
-
-// Segmented reports whether the strategy divides the stock of a SKU into segments.
-func (s Spec) Segmented() bool { return s.segmented }
 
 // Backends are the stores and locks that strategies are built on.
 type Backends struct {
@@ -135,15 +126,15 @@ func Strategies() []Spec {
 			Detail: "the same under a mutex of the process: correct with one instance, oversells with two",
 		},
 		{
-			Name: "lock", Gate: "locked(readwrite)", Cutter: "count", Sound: true, gate: underLock, cutter: cutter.Count, group: true, locks: true,
+			Name: "lock", Gate: "locked(readwrite)", Cutter: "count", Sound: true, gate: underLock, cutter: cutter.Count, group: true, NeedsLock: true,
 			Detail: "the same under a distributed lock (--lock): correct and slow; with --fence off, or a lock without fencing tokens, it oversells if a holder continues after its lease has ended",
 		},
 		{
-			Name: "segment-lock", Gate: "segmented(locked(readwrite))", Cutter: "count", Sound: true, gate: underSegmentLocks, cutter: cutter.Count, group: true, locks: true, segmented: true,
+			Name: "segment-lock", Gate: "segmented(locked(readwrite))", Cutter: "count", Sound: true, gate: underSegmentLocks, cutter: cutter.Count, group: true, NeedsLock: true, Segmented: true,
 			Detail: "the stock in segments with a lock for each, which divides the contention; without fencing it oversells as lock does",
 		},
 		{
-			Name: "segment", Gate: "segmented(script)", Cutter: "count", Sound: true, gate: segments, cutter: cutter.Count, group: true, segmented: true,
+			Name: "segment", Gate: "segmented(script)", Cutter: "count", Sound: true, gate: segments, cutter: cutter.Count, group: true, Segmented: true,
 			Detail: "the stock in segments, chosen by order ID modulo their number: spreads one hot SKU over the servers of a cluster",
 		},
 		{
@@ -171,11 +162,11 @@ func Strategies() []Spec {
 			Detail: "the conditional UPDATE once for a whole group of orders",
 		},
 		{
-			Name: "slots", Cutter: "slots", Sound: true, group: true, slots: true,
+			Name: "slots", Cutter: "slots", Sound: true, group: true, Slotted: true,
 			Detail: "merged over one of several rows of the SKU (--slots): while one group commits, groups with other rows go on; for several instances and slow commits",
 		},
 		{
-			Name: "unit-rows", Cutter: "unit-rows", Sound: true, cutter: cutter.UnitRows, rowLocks: true,
+			Name: "unit-rows", Cutter: "unit-rows", Sound: true, cutter: cutter.UnitRows, NeedsRowLocks: true,
 			Detail: "one row for each unit, SELECT … FOR UPDATE SKIP LOCKED: no order waits for the row of another; a connection is held for a round trip more; needs a database with row locks",
 		},
 		{
@@ -183,7 +174,7 @@ func Strategies() []Spec {
 			Detail: "a queue for each SKU, consumed by one instance at a time: many orders decided with one read and one write; refuses at once what does not fit behind the queue",
 		},
 		{
-			Name: "async", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true, queues: true,
+			Name: "async", Gate: "script", Cutter: "count", Sound: true, gate: script, cutter: cutter.Count, group: true, Queues: true,
 			Detail:  "the script also journals the order in Redis, and the answer is 202; a consumer commits it: goes on selling while the ledger is slow and, to requests without a key, while it is unreachable; an acknowledged order is as durable as Redis",
 			Promise: queuedPromise,
 		},
@@ -250,7 +241,9 @@ func (b Backends) inSegments(counter *gate.Counter, inner gate.Gate) (*gate.Coun
 }
 
 // EmbeddedStrategies returns the strategies that run on embedded stores.
-func EmbeddedStrategies() []Spec { return slices.DeleteFunc(Strategies(), Spec.NeedsRowLocks) }
+func EmbeddedStrategies() []Spec {
+	return slices.DeleteFunc(Strategies(), func(s Spec) bool { return s.NeedsRowLocks })
+}
 
 // StrategyNames returns the names of all strategies.
 func StrategyNames() []string {
@@ -264,7 +257,7 @@ func StrategyNames() []string {
 // Queueing returns the strategy that answers orders before the ledger has them.
 func Queueing() Spec {
 	all := Strategies()
-	return all[slices.IndexFunc(all, Spec.Queues)]
+	return all[slices.IndexFunc(all, func(s Spec) bool { return s.Queues })]
 }
 
 // FindStrategy returns the strategy with this name. ok is false if there is none.
@@ -283,13 +276,13 @@ func (s Spec) layout(b Backends) string {
 	if s.HasGate() {
 		layout += ", scripts " + gate.ScriptsVersion()
 	}
-	if s.segmented {
+	if s.Segmented {
 		layout += fmt.Sprintf(", %d segments", b.Segments)
 	}
-	if s.slots {
+	if s.Slotted {
 		layout += fmt.Sprintf(", %d slots", b.Slots)
 	}
-	if s.locks {
+	if s.NeedsLock {
 		layout += ", lock " + b.LockName
 		if !b.Fence {
 			layout += ", unfenced"
@@ -307,13 +300,13 @@ func (s Spec) Build(b Backends) (built Strategy, close func()) {
 	}
 	close = func() {}
 	newCutter := s.cutter
-	if s.slots {
+	if s.Slotted {
 		newCutter = func() cutter.Cutter { return cutter.Slots(b.Slots) }
 	}
 	if s.gate != nil {
 		counter, g := s.gate(b)
 		built.Counter, built.Gate, close = counter, g, g.Close
-		if script, ok := g.(*gate.Script); ok && s.queues {
+		if script, ok := g.(*gate.Script); ok && s.Queues {
 			if journal := script.Journal(); journal != nil { // a nil pointer is not a nil interface
 				built.Journal = journal
 			}

@@ -34,11 +34,11 @@ func TestLayout(t *testing.T) {
 		if named := strings.Contains(layout, ", scripts "+gate.ScriptsVersion()); named != s.HasGate() {
 			t.Errorf("%s: the layout is %q", s.Name, layout)
 		}
-		if named := strings.Contains(layout, ", 8 slots"); named != s.Slotted() {
+		if named := strings.Contains(layout, ", 8 slots"); named != s.Slotted {
 			t.Errorf("%s: the layout is %q", s.Name, layout)
 		}
 		fenced := s.layout(Backends{LockName: "redis", Segments: 8, Slots: 8, Fence: true})
-		if strings.HasSuffix(layout, ", lock redis, unfenced") != s.NeedsLock() || strings.HasSuffix(fenced, ", lock redis") != s.NeedsLock() {
+		if strings.HasSuffix(layout, ", lock redis, unfenced") != s.NeedsLock || strings.HasSuffix(fenced, ", lock redis") != s.NeedsLock {
 			t.Errorf("%s: the layout is %q, and with fencing %q", s.Name, layout, fenced)
 		}
 	}
@@ -53,8 +53,8 @@ func TestQueueing(t *testing.T) {
 	defer server.Close()
 	for _, s := range Strategies() {
 		built, closeGate := s.Build(Backends{Redis: server.Client(), LedgerID: uuid.New(), Segments: 2, Slots: 2})
-		if (built.Journal != nil) != s.Queues() || s.Queues() != (Queueing().Name == s.Name) {
-			t.Errorf("%s: journal %v, and the table says %v", s.Name, built.Journal, s.Queues())
+		if (built.Journal != nil) != s.Queues || s.Queues != (Queueing().Name == s.Name) {
+			t.Errorf("%s: journal %v, and the table says %v", s.Name, built.Journal, s.Queues)
 		}
 		closeGate()
 	}

@@ -63,15 +63,10 @@ type keySet struct {
 	keys map[string][]jose.JSONWebKey // by key ID
 }
 
-// SourceError says what is wrong with the source of keys. It contains no part of the source, which
-// may have a password.
-type SourceError string
-
-func (e SourceError) Error() string { return string(e) }
-
 // CheckSource returns an error if source is not a valid source of keys: a URL, or the path of a
 // file. It does not read the source. A URL must be https, because anyone who can change the answer
-// can make tokens. http is allowed for this machine only. The error is a SourceError.
+// can make tokens. http is allowed for this machine only. The error contains no part of the source,
+// which may have a password.
 func CheckSource(source string) error {
 	if !isURL(source) {
 		return nil
@@ -79,11 +74,11 @@ func CheckSource(source string) error {
 	u, err := url.Parse(source)
 	switch {
 	case err != nil, strings.HasPrefix(u.Scheme, "http") && u.Hostname() == "":
-		return SourceError("the URL cannot be parsed")
+		return errors.New("the URL cannot be parsed")
 	case u.Scheme == "https", u.Scheme == "http" && loopback(u.Hostname()):
 		return nil
 	}
-	return SourceError("must be an https URL or the path of a file: anyone who can change the keys can make tokens")
+	return errors.New("must be an https URL or the path of a file: anyone who can change the keys can make tokens")
 }
 
 func isURL(source string) bool { return strings.Contains(source, "://") }

@@ -85,7 +85,7 @@ func (f *feed) run(ctx context.Context) {
 
 // watch samples until there are no more streams, or ctx ends.
 func (f *feed) watch(ctx context.Context) {
-	f.figures.forget() // rates over a time without streams say nothing
+	f.figures.before = nil // rates over a time without streams say nothing
 	ticker := time.NewTicker(f.pause)
 	defer ticker.Stop()
 	f.tick(ctx, 0)
@@ -93,7 +93,7 @@ func (f *feed) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-f.arrived:
-			f.showStock(ctx, f.newViews())
+			f.showStock(ctx, f.viewsOf(func(s *stream) bool { return !s.shown })) // the new streams
 		case <-ticker.C:
 			f.tick(ctx, n)
 			n++
@@ -256,9 +256,6 @@ func (f *feed) watched() bool {
 
 // views returns what the streams show, each view once.
 func (f *feed) views() []view { return f.viewsOf(func(*stream) bool { return true }) }
-
-// newViews returns the views of the streams that have not got stock yet.
-func (f *feed) newViews() []view { return f.viewsOf(func(s *stream) bool { return !s.shown }) }
 
 func (f *feed) viewsOf(wanted func(*stream) bool) []view {
 	f.mu.Lock()

@@ -76,9 +76,6 @@ func newFigureReader(metrics prometheus.Gatherer) *figureReader {
 	return &figureReader{metrics: metrics}
 }
 
-// forget makes the next sample the first one.
-func (r *figureReader) forget() { r.before = nil }
-
 // read returns a sample, or nil if there is no earlier one to compare with. If it also returns an
 // error, the sample has what could be read.
 func (r *figureReader) read(now time.Time) (*figures, error) {

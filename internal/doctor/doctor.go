@@ -56,7 +56,7 @@ func Run(ctx context.Context, o Options, asJSON bool, stdout io.Writer) error {
 		check{"database", e.checkDatabase}, check{"disk", e.checkDisk})
 	e.together(ctx, check{"schema", e.checkSchema}, check{"clocks", e.checkClocks})
 	ready := e.isOK("schema")
-	if o.Strategy.NeedsLock() {
+	if o.Strategy.NeedsLock {
 		e.together(ctx, check{"locks", func(ctx context.Context) store.Findings { return e.checkLockServers(ctx, ready) }})
 		ready = ready && e.isOK("locks")
 	}

@@ -44,7 +44,7 @@ func (e *examination) checkRedis(ctx context.Context) (found store.Findings) {
 	e.mu.Lock()
 	e.redis = client
 	e.mu.Unlock()
-	return store.InspectRedis(ctx, client, store.RedisUse{Queues: e.o.Strategy.Queues(), Guard: e.o.Guard})
+	return store.InspectRedis(ctx, client, store.RedisUse{Queues: e.o.Strategy.Queues, Guard: e.o.Guard})
 }
 
 func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) {
@@ -68,7 +68,7 @@ func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) 
 	e.sql = db
 	e.mu.Unlock()
 	sessions := 0
-	if e.o.Strategy.NeedsLock() && e.o.Locks.UsesDatabase() {
+	if e.o.Strategy.NeedsLock && e.o.Locks.UsesDatabase() {
 		sessions = lockSessions
 	}
 	return db.Inspect(ctx, sessions)
@@ -163,7 +163,7 @@ func (e *examination) checkLockServers(ctx context.Context, ready bool) (found s
 	if locks.UsesRedis() && client == nil || locks.UsesDatabase() && !ready {
 		return found // the store was checked, or has no tables yet
 	}
-	_, closeLocks, err := locks.Open(ctx, client, e.o.DB, nil)
+	_, closeLocks, err := locks.Open(ctx, client, e.o.DB)
 	if err != nil {
 		found.Problem("check the flags of --lock, the servers and the network", "%v", err)
 		return found
@@ -192,7 +192,7 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 	})
 	if err != nil {
 		advice := "check the flags of --lock"
-		if e.o.Strategy.NeedsRowLocks() { // it has no locks of its own
+		if e.o.Strategy.NeedsRowLocks { // it has no locks of its own
 			advice = "choose another --strategy, or another database"
 		}
 		found.Problem(advice, "%v", err)

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Confirmer is a Lease that can ask the backend whether it is still held. The leases
-// of the Locker that New returns implement it.
+// Confirmer is a Lease or a Grant that can ask the backend whether it is still held. The leases of
+// the Locker that New returns implement it. The Confirm of a Grant must be safe to call while the
+// backend renews the lease.
 type Confirmer interface {
 	// Confirm asks the backend whether the lock is still held, and extends it. The servers grant
 	// the lock to no other holder before the returned time. The exceptions: the servers have lost
@@ -20,19 +21,12 @@ type Confirmer interface {
 	Confirm(ctx context.Context) (until time.Time, err error)
 }
 
-// confirmedGrant is a Grant whose leases can be confirmed. Its Confirm must be safe to
-// call while the backend renews the lease.
-type confirmedGrant interface {
-	Grant
-	Confirm(ctx context.Context) (until time.Time, err error)
-}
-
 // Confirm implements Confirmer.
 func (l *lease) Confirm(ctx context.Context) (until time.Time, err error) {
 	if err := context.Cause(l.ctx); err != nil {
 		return time.Time{}, confirmingError(l.hold.key.name, err)
 	}
-	g, ok := l.hold.grant.(confirmedGrant)
+	g, ok := l.hold.grant.(Confirmer)
 	if !ok {
 		return time.Time{}, confirmingError(l.hold.key.name, errors.ErrUnsupported)
 	}

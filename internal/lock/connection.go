@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// Connected is a Lease whose lock may depend on a connection: the server frees the lock as soon as
-// the connection is closed. The leases of the Locker that New returns implement it.
+// Connected is a Lease or a Grant whose lock may depend on a connection: the server frees the lock as
+// soon as the connection is closed. The leases of the Locker that New returns implement it.
 type Connected interface {
 	// Connection returns that connection, or nil if there is none. While another process
 	// has a duplicate of it, the lock outlives this process, for at most its lease. Once
@@ -15,15 +15,9 @@ type Connected interface {
 	Connection() (syscall.RawConn, error)
 }
 
-// connectedGrant is a Grant that its server frees when its connection is closed.
-type connectedGrant interface {
-	Grant
-	Connection() (syscall.RawConn, error)
-}
-
 // Connection implements Connected.
 func (l *lease) Connection() (syscall.RawConn, error) {
-	g, ok := l.hold.grant.(connectedGrant)
+	g, ok := l.hold.grant.(Connected)
 	if !ok {
 		return nil, nil
 	}

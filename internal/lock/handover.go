@@ -25,24 +25,19 @@ func (h *hold) handOver(ctx context.Context) (done bool, err error) {
 	if !ok || h.handovers == maxHandovers || time.Since(h.since) > maxHandoverTime {
 		return false, nil
 	}
-	return true, h.handOverGrant(ctx, g, next)
-}
-
-// handOverGrant passes the lock itself to the waiter.
-func (h *hold) handOverGrant(ctx context.Context, g HandoverGrant, next *waiter) error {
 	var loss handoverLoss
 	grant, err := g.HandOver(ctx, loss.lose)
 	if err != nil {
 		h.leaveQueue()
-		return err
+		return true, err
 	}
 	if h.locker.queue.handOver(h.key.name, next, func() { next.hold.receive(grant, h) }) {
 		loss.deliverTo(next.hold)
-		return nil
+		return true, nil
 	}
 	err = grant.Release(ctx) // the waiter has given up meanwhile
 	h.leaveQueue()
-	return err
+	return true, err
 }
 
 // receive records the grant that the previous hold has handed over.

@@ -25,24 +25,19 @@ const (
 
 // Event is something that happened to a lock.
 type Event struct {
-	Backend string // the backend's name, as in --lock
-	Name    string // name of the lock
-	What    What
-	Took    time.Duration
-	Err     error
+	What What
+	Took time.Duration
+	Err  error
 }
 
 // Observed returns a Locker that passes requests on to l and reports each event to observe. Every
 // request is reported once as Granted or Refused, and every granted lease once as Released or Lost.
 // A re-entry counts as a separate grant. observe may be called by several goroutines at once and
 // must not block.
-func Observed(l Locker, backend string, observe func(Event)) Locker {
-	return observed{l, backend, observe}
-}
+func Observed(l Locker, observe func(Event)) Locker { return observed{l, observe} }
 
 type observed struct {
 	inner   Locker
-	backend string
 	observe func(Event)
 }
 
@@ -58,14 +53,14 @@ func (o observed) request(ctx context.Context, name string, lock func(context.Co
 	asked := time.Now()
 	inner, err := lock(ctx, name)
 	if err != nil {
-		o.observe(Event{o.backend, name, Refused, time.Since(asked), err})
+		o.observe(Event{Refused, time.Since(asked), err})
 		return nil, err
 	}
 	granted := time.Now()
-	o.observe(Event{o.backend, name, Granted, granted.Sub(asked), nil})
+	o.observe(Event{Granted, granted.Sub(asked), nil})
 	l := &observedLease{Lease: inner}
 	l.end = func(what What, err error) {
-		l.once.Do(func() { o.observe(Event{o.backend, name, what, time.Since(granted), err}) })
+		l.once.Do(func() { o.observe(Event{what, time.Since(granted), err}) })
 	}
 	context.AfterFunc(inner.Context(), func() {
 		if reason := context.Cause(inner.Context()); errors.Is(reason, ErrLost) {

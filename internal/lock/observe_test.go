@@ -14,7 +14,7 @@ func TestObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := make(grantsInTurn, 3)
 		var events []Event
-		l := Observed(New(b), "fake", func(e Event) { events = append(events, e) })
+		l := Observed(New(b), func(e Event) { events = append(events, e) })
 		b <- slowRelease{watched{localGrant(1), make(chan struct{}), make(chan error)}}
 		lease := mustLock(t, l, "a")
 		if _, err := l.TryLock(t.Context(), "a"); !errors.Is(err, ErrHeld) {
@@ -38,12 +38,12 @@ func TestObserved(t *testing.T) {
 		_ = lease.Unlock(t.Context()) // reports nothing
 
 		want := []Event{
-			{"fake", "a", Granted, 0, nil},
-			{"fake", "a", Refused, 0, ErrHeld},
-			{"fake", "a", Refused, time.Second, context.DeadlineExceeded},
-			{"fake", "a", Released, 4 * time.Second, nil}, // with its slow release
-			{"fake", "b", Granted, time.Second, nil},
-			{"fake", "b", Lost, 5 * time.Second, ErrExpired},
+			{Granted, 0, nil},
+			{Refused, 0, ErrHeld},
+			{Refused, time.Second, context.DeadlineExceeded},
+			{Released, 4 * time.Second, nil}, // with its slow release
+			{Granted, time.Second, nil},
+			{Lost, 5 * time.Second, ErrExpired},
 		}
 		if len(events) != len(want) {
 			t.Fatalf("the events are %v, want %v", events, want)
@@ -73,7 +73,7 @@ func TestObserved_FailedUnlock(t *testing.T) {
 		err   error
 	}{{brokenRelease{}, Lost, ErrDeleted}, {refusesRelease{}, Released, errBackend}} {
 		var last Event
-		l := Observed(granting(test.grant), "fake", func(e Event) { last = e })
+		l := Observed(granting(test.grant), func(e Event) { last = e })
 		if err := mustLock(t, l, "a").Unlock(t.Context()); !errors.Is(err, test.err) {
 			t.Errorf("Unlock: %v, want %v", err, test.err)
 		}

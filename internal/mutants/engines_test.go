@@ -20,7 +20,7 @@ var engines = []mutant{
 	{"the doctor forgets that the guard is off", "internal/doctor/stores.go", "Guard: e.o.Guard}", "Guard: true}", "cmd/api TestEngines/Dragonfly_without_guard"},
 	{"serve starts on every engine without guard", "internal/assembly/stores.go", "if !p.Guard {", "if false {", "cmd/api TestEngines/Dragonfly_without_guard"},
 	{"the in-process Redis does not say what it is", "internal/store/embedded.go", "mini.Server().SetPreHook(describeInProcess)", "_ = describeInProcess", "internal/store TestRedisEngine/InProcess"},
-	{"a lock is taken on every database", "internal/assembly/backends/flags.go", "if err := store.CheckLocks(ctx, servers.SQL, db); err != nil {", "if err := error(nil); err != nil {", "cmd/api TestEngines_Locks"},
+	{"a lock is taken on every database", "internal/assembly/backends/flags.go", "if err := store.CheckLocks(ctx, opened.SQL, db); err != nil {", "if err := error(nil); err != nil {", "cmd/api TestEngines_Locks"},
 	{"every engine's locks are as ours", storeEngines, "e.locks != asOurs {", "e.locks == missing+1 {", "internal/store TestSessionLocks/TiDB"},
 	{"a migration without locks", "internal/store/migrate.go", "if s.engine.locks == missing {", "if false {", "internal/store TestSessionLocks/CockroachDB"},
 	{"every engine skips locked rows", "internal/store/sql.go", ".Without(s.engine.lacks)", "", "internal/ledger TestEngines/as_TiDB"},

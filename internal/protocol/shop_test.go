@@ -100,7 +100,7 @@ func (s *shop) takesTurn(n int) bool {
 // databases on which the strategy can run.
 func (s *shop) runs(spec assembly.Spec, n int) bool {
 	switch {
-	case !spec.NeedsRowLocks():
+	case !spec.NeedsRowLocks:
 		return s.takesTurn(n)
 	case s.sql.Dialect() == sqltx.SQLite:
 		return false

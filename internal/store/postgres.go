@@ -73,7 +73,9 @@ func postgresConfig(rawURL string) (*pgx.ConnConfig, error) {
 	if len(hosts) > 1 && config.ValidateConnect == nil {
 		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
-	config.DialFunc = postgresDialer().DialContext
+	config.DialFunc = (&net.Dialer{Timeout: connectTimeout, KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: ioTimeout / 2, Interval: ioTimeout / 10, Count: 5,
+	}}).DialContext
 	setDefault(config.RuntimeParams, "application_name", "holdfast")
 	return config, nil
 }
@@ -130,18 +132,6 @@ func postgresProblem(err error) error {
 		return errors.New("one of its parameters cannot be used: " + inner.Error())
 	}
 	return errors.New("it cannot be parsed")
-}
-
-func postgresDialer() *net.Dialer {
-	return &net.Dialer{
-		Timeout: connectTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{
-			Enable:   true,
-			Idle:     ioTimeout / 2,
-			Interval: ioTimeout / 10,
-			Count:    5,
-		},
-	}
 }
 
 // answerBound returns how long a session waits for an answer, a little longer than the server may

@@ -313,31 +313,20 @@ func noRetryDialer(security *tls.Config) func(ctx context.Context, network, addr
 	dialer := &net.Dialer{Timeout: redisDialTimeout, KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: ioTimeout, Interval: ioTimeout / 5, Count: 3,
 	}}
+	secured := &tls.Dialer{NetDialer: dialer, Config: security} // the timeout includes the handshake
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if security != nil {
+			conn, err := secured.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &noRetryTLSConn{conn}, nil
+		}
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		plain, ok := conn.(*net.TCPConn)
-		if security == nil {
-			if !ok {
-				return nil, fmt.Errorf("%s is not a TCP address", address)
-			}
-			return &noRetryConn{plain}, nil
-		}
-		config := security.Clone()
-		if config.ServerName, _, err = net.SplitHostPort(address); err != nil {
-			conn.Close()
-			return nil, err
-		}
-		secured := tls.Client(conn, config)
-		ctx, cancel := context.WithTimeout(ctx, redisDialTimeout)
-		defer cancel()
-		if err := secured.HandshakeContext(ctx); err != nil {
-			conn.Close()
-			return nil, err
-		}
-		return &noRetryTLSConn{secured}, nil
+		return &noRetryConn{conn.(*net.TCPConn)}, nil // the client dials TCP only
 	}
 }
 
@@ -355,7 +344,7 @@ func (c *noRetryConn) Write(b []byte) (int, error) {
 	return n, hideFromRetry(err)
 }
 
-type noRetryTLSConn struct{ *tls.Conn }
+type noRetryTLSConn struct{ net.Conn }
 
 func (c *noRetryTLSConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)

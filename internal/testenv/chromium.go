@@ -1,24 +1,17 @@
 package testenv
 
-// chromium lists the programs of the browser: one of them is enough.
-var chromium = []dependency{
-	{"chromium", "chromium", ""},
-	{"chromium-browser", "chromium", ""},
-	{"google-chrome", "chromium", ""},
-}
+import "cmp"
 
 // Chromium returns the path of an installed Chromium, or of Chrome.
 func Chromium(t T) string {
 	t.Helper()
 	var missing error
-	for _, d := range chromium {
-		path, err := lookPath(d)
+	for _, file := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		path, err := lookPath(dependency{file, "chromium", ""})
 		if err == nil {
 			return path
 		}
-		if missing == nil {
-			missing = err
-		}
+		missing = cmp.Or(missing, err)
 	}
 	check(t, "Chromium", missing)
 	return ""

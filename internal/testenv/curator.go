@@ -50,8 +50,8 @@ func Curator(t T, addr, path string, session time.Duration) CuratorMutex {
 // compileHolder compiles the Java program, and returns its class path.
 func compileHolder() (classpath string, err error) {
 	for _, program := range []string{"java", "javac"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return "", &missingError{dependency{file: program, packages: curatorPackages}}
+		if _, err := lookPath(dependency{file: program, packages: curatorPackages}); err != nil {
+			return "", err
 		}
 	}
 	folder, err := env.newBuildFolder()
@@ -60,9 +60,9 @@ func compileHolder() (classpath string, err error) {
 	}
 	path := []string{folder}
 	for _, jar := range curatorJars {
-		file := filepath.Join("/usr/share/java", jar+".jar")
-		if _, err := os.Stat(file); err != nil {
-			return "", &missingError{dependency{file: file, packages: curatorPackages}}
+		file, err := lookPath(dependency{file: filepath.Join("/usr/share/java", jar+".jar"), packages: curatorPackages})
+		if err != nil {
+			return "", err
 		}
 		path = append(path, file)
 	}

@@ -207,16 +207,8 @@ func (s *DatabaseServer) NewDatabase() string {
 	return dbURL
 }
 
+// startMariaDB starts a MariaDB with a new data folder.
 func startMariaDB(args ...string) (*DatabaseServer, error) {
-	s, err := newMariaDB(args...)
-	if err != nil {
-		return nil, err
-	}
-	return s, s.start()
-}
-
-// newMariaDB prepares a MariaDB with a new data folder. It does not start it.
-func newMariaDB(args ...string) (*DatabaseServer, error) {
 	path, err := lookPath(mariadbd)
 	if err != nil {
 		return nil, err
@@ -250,7 +242,7 @@ func newMariaDB(args ...string) (*DatabaseServer, error) {
 	}
 	s.process.owner = owner
 	s.answers = func(ctx context.Context) error { return onDatabase(ctx, s.admin, "SELECT 1") }
-	return s, nil
+	return s, s.start()
 }
 
 func (b postgresBuild) start(args ...string) (*DatabaseServer, error) {

@@ -42,9 +42,6 @@ func OwnTLSEtcd(t T) (s *EtcdServer, cert, key string) {
 	return s, filepath.Join(folder, certFile), filepath.Join(folder, keyFile)
 }
 
-// Addr returns host:port.
-func (s *EtcdServer) Addr() string { return s.addr() }
-
 // OwnEtcdCluster starts a cluster of three etcds for this test. It survives the loss of
 // one of them. args are further arguments for each.
 func OwnEtcdCluster(t T, args ...string) []*EtcdServer {

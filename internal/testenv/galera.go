@@ -3,7 +3,6 @@ package testenv
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 )
 
@@ -17,9 +16,8 @@ const galeraNodes = 3
 // of them accept writes. Their URLs name the same database.
 func OwnGalera(t T) []*DatabaseServer {
 	t.Helper()
-	if _, err := os.Stat(galera.file); err != nil {
-		check(t, "Galera", &missingError{galera})
-	}
+	_, err := lookPath(galera)
+	check(t, "Galera", err)
 	// Each node needs three ports besides the port of MariaDB.
 	group, increments, transfers := freeAddresses(t), freeAddresses(t), freeAddresses(t)
 	nodes := make([]*DatabaseServer, galeraNodes)
@@ -52,10 +50,7 @@ func freeAddresses(t T) []string {
 	t.Helper()
 	all := make([]string, galeraNodes)
 	for n := range all {
-		p, err := newPort()
-		check(t, "a port", err)
-		t.Cleanup(p.release)
-		all[n] = p.addr()
+		all[n] = fmt.Sprintf("127.0.0.1:%d", Port(t))
 	}
 	return all
 }

@@ -36,7 +36,7 @@ func OwnNginx(t T, files map[string]string, environment ...string) *NginxServer 
 }
 
 // URL returns http://host:port.
-func (s *NginxServer) URL() string { return "http://" + s.addr() }
+func (s *NginxServer) URL() string { return "http://" + s.Addr() }
 
 // Folder returns the folder with the server's files.
 func (s *NginxServer) Folder() string { return s.folder }
@@ -48,8 +48,8 @@ func startNginx(files map[string]string, environment []string) (*NginxServer, er
 	}
 	modules := ""
 	for _, m := range nginxModules {
-		if _, err := os.Stat(m.file); err != nil {
-			return nil, &missingError{m}
+		if _, err := lookPath(m); err != nil {
+			return nil, err
 		}
 		if filepath.Ext(m.file) == ".so" {
 			modules += "load_module " + m.file + ";\n"

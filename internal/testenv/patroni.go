@@ -61,13 +61,11 @@ func OwnPatroni(t T) (primary, standby *PatroniNode) {
 		check(t, "Patroni", nodes[n].start())
 	}
 	primary, standby = nodes[0], nodes[1] // the first node must initialise the cluster before the other starts
-	check(t, "Patroni", await(maxStart, func(ctx context.Context) error {
-		return onDatabase(ctx, primary.admin, "SELECT 1 / (count(*) FILTER (WHERE sync_state = 'sync')) FROM pg_stat_replication")
-	}))
+	check(t, "Patroni", primary.awaitStandby())
 	dbURL, err := createDatabase(primary.admin)
 	check(t, "Patroni", err)
 	for _, node := range nodes {
-		node.url = strings.Replace(dbURL, primary.addr(), node.addr(), 1)
+		node.url = strings.Replace(dbURL, primary.Addr(), node.Addr(), 1)
 	}
 	return primary, standby
 }

@@ -35,7 +35,7 @@ type process struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser // nil unless piped
 	exited  chan struct{}  // closed when the program has ended
-	stopped []int          // IDs of the processes under SIGSTOP
+	stopped []int          // IDs of the processes under SIGSTOP; changed under env.mu too
 }
 
 // owner is the user that a program runs as.
@@ -97,10 +97,11 @@ func (p *process) start() error {
 	}
 	p.cmd.SysProcAttr = p.owner.attributes()
 	dieWithParent(p.cmd.SysProcAttr, p.endSignal)
+	p.stopped = nil
 	if err := env.start(p); err != nil {
 		return err
 	}
-	p.exited, p.stopped = make(chan struct{}), nil
+	p.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan<- struct{}) {
 		_ = cmd.Wait() // cmd.ProcessState has the result
 		env.ended(p)
@@ -113,12 +114,10 @@ func (p *process) start() error {
 func (p *process) running() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-p.exited:
-		return fmt.Errorf("%s ended: %v: %s", p.name, p.cmd.ProcessState, p.tail())
-	default:
+	if !p.hasEnded() {
 		return nil
 	}
+	return fmt.Errorf("%s ended: %v: %s", p.name, p.cmd.ProcessState, p.tail())
 }
 
 // wait waits until the program has ended, for Patience at most, and returns its exit code, or -1 if
@@ -224,15 +223,13 @@ func (p *process) stop() error {
 	if err := stopOne(p.cmd.Process.Pid); err != nil {
 		return err
 	}
-	p.stopped = []int{p.cmd.Process.Pid}
+	stopped := []int{p.cmd.Process.Pid}
 	for _, id := range WithDescendants(p.cmd.Process.Pid)[1:] {
 		if err := stopOne(id); err == nil {
-			p.stopped = append(p.stopped, id)
+			stopped = append(stopped, id)
 		}
 	}
-	env.mu.Lock()
-	defer env.mu.Unlock()
-	env.setStopped(p, p.stopped)
+	env.setStopped(p, stopped)
 	return nil
 }
 
@@ -261,9 +258,6 @@ func (p *process) cont() error {
 			return err
 		}
 	}
-	p.stopped = nil
-	env.mu.Lock()
-	defer env.mu.Unlock()
 	env.setStopped(p, nil)
 	return nil
 }

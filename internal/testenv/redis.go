@@ -70,9 +70,6 @@ func OwnRedlock(t T) string {
 	return OwnRedis(t).Addr() + "," + OwnRedis(t).Addr() + "," + OwnRedis(t).Addr()
 }
 
-// Addr returns host:port.
-func (s *RedisServer) Addr() string { return s.addr() }
-
 // URL returns the server's URL for the flag --redis.
 func (s *RedisServer) URL() string { return "redis://" + s.Addr() + "/0" }
 

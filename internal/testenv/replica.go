@@ -21,7 +21,7 @@ func OwnMariaDBPair(t T) (primary *DatabaseServer, replica Replica) {
 		return startMariaDB(append(semiSync, "--server-id=2", "--read-only=ON")...)
 	})
 	replica = Replica{copied}
-	copied.url = strings.Replace(primary.url, primary.addr(), copied.addr(), 1)
+	copied.url = strings.Replace(primary.url, primary.Addr(), copied.Addr(), 1)
 	for _, statement := range []string{
 		fmt.Sprintf("CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = %d, MASTER_USER = 'root', MASTER_USE_GTID = slave_pos", primary.ports[0].number),
 		"START SLAVE",

@@ -59,8 +59,8 @@ func (s *Server) end() {
 	os.RemoveAll(s.folder)
 }
 
-// addr returns the host:port for clients.
-func (s *Server) addr() string { return s.ports[0].addr() }
+// Addr returns the host:port for clients. A program of this module has none: see [APIServer.URL].
+func (s *Server) Addr() string { return s.ports[0].addr() }
 
 // PID returns the server's process ID.
 func (s *Server) PID() int { return s.process.pid() }

@@ -27,10 +27,15 @@ func OwnPostgresPair(t T, args ...string) (primary *DatabaseServer, standby Stan
 	} {
 		check(t, "a standby", onDatabase(context.Background(), primary.admin, statement))
 	}
-	check(t, "a standby", await(maxStart, func(ctx context.Context) error {
-		return onDatabase(ctx, primary.admin, "SELECT 1 / (count(*) FILTER (WHERE sync_state = 'sync')) FROM pg_stat_replication")
-	}))
+	check(t, "a standby", primary.awaitStandby())
 	return primary, Standby{copied}
+}
+
+// awaitStandby waits until the server has a synchronous standby.
+func (s *DatabaseServer) awaitStandby() error {
+	return await(maxStart, func(ctx context.Context) error {
+		return onDatabase(ctx, s.admin, "SELECT 1 / (count(*) FILTER (WHERE sync_state = 'sync')) FROM pg_stat_replication")
+	})
 }
 
 // newStandby prepares a standby from a copy of the primary. It does not start it.
@@ -54,7 +59,7 @@ func newStandby(primary *DatabaseServer) (*DatabaseServer, error) {
 		return nil, err
 	}
 	s := newPostgres(server, folder, port, owner, "-c", "synchronous_standby_names=")
-	s.url = strings.Replace(primary.url, primary.addr(), port.addr(), 1)
+	s.url = strings.Replace(primary.url, primary.Addr(), port.addr(), 1)
 	return s, nil
 }
 

@@ -177,8 +177,7 @@ type environment struct {
 	starter chan func() // one locked thread runs the functions sent to it
 	cleaner *cleaner
 	running map[*process]bool
-	stopped map[*process][]int // the IDs of processes under SIGSTOP
-	folders int                // number of folders created so far, for their names
+	folders int // number of folders created so far, for their names
 }
 
 // open creates folder, starter and cleaner if they do not exist. The caller holds
@@ -206,7 +205,7 @@ func (e *environment) open() error {
 		return err
 	}
 	e.folder, e.builds, e.cleaner, e.starter = folder, builds, cleaner, make(chan func())
-	e.running, e.stopped = make(map[*process]bool), make(map[*process][]int)
+	e.running = make(map[*process]bool)
 	go func(starts <-chan func()) {
 		// The kernel sends a child its death signal when the thread that started it ends, even if
 		// the process continues. So this thread starts all children and ends only at close.
@@ -283,27 +282,32 @@ func (e *environment) launch(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// ended removes a process that has ended from the lists.
+// ended removes a process that has ended from the list.
 func (e *environment) ended(p *process) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.running, p)
-	e.setStopped(p, nil)
+	if len(p.stopped) > 0 {
+		e.reportStopped()
+	}
 }
 
-// setStopped records the process IDs of p that are under SIGSTOP, and reports them to the cleaner.
-// A stopped process does not react to the signal that should end it with its parent. The caller
-// holds mu.
+// setStopped records which processes of p are under SIGSTOP. The caller holds p.mu.
 func (e *environment) setStopped(p *process, ids []int) {
-	if len(e.stopped[p]) == 0 && len(ids) == 0 {
-		return
-	}
-	e.stopped[p] = ids
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p.stopped = ids
+	e.reportStopped()
+}
+
+// reportStopped reports the stopped processes to the cleaner. A stopped process does not react to
+// the signal that should end it with its parent. The caller holds mu.
+func (e *environment) reportStopped() {
 	var all []int
-	for _, ids := range e.stopped {
-		all = append(all, ids...)
+	for p := range e.running {
+		all = append(all, p.stopped...)
 	}
-	e.cleaner.setStopped(all)
+	fmt.Fprintln(e.cleaner.input, strings.Trim(fmt.Sprint(all), "[]"))
 }
 
 // close ends all processes and removes all folders.
@@ -362,11 +366,6 @@ func newCleaner(folder, builds string) (*cleaner, error) {
 		return nil, err
 	}
 	return &cleaner{cmd, input}, nil
-}
-
-// setStopped replaces the list of stopped processes.
-func (c *cleaner) setStopped(ids []int) {
-	fmt.Fprintln(c.input, strings.Trim(fmt.Sprint(ids), "[]"))
 }
 
 // close makes the cleaner clean up now and waits for it.
@@ -466,9 +465,15 @@ func check(t T, what string, err error) {
 	}
 }
 
-// lookPath returns the path of an installed program. It also searches these folders, which may be
-// patterns, and the administrators' folders, which are often not in a user's PATH.
+// lookPath returns the path of an installed program or file. It also searches these folders, which
+// may be patterns, and the administrators' folders, which are often not in a user's PATH.
 func lookPath(d dependency, folders ...string) (string, error) {
+	if filepath.IsAbs(d.file) {
+		if _, err := os.Stat(d.file); err != nil {
+			return "", &missingError{d}
+		}
+		return d.file, nil
+	}
 	if path, ok := lookIn(d.file, append(folders, "/usr/sbin", "/usr/local/sbin")...); ok {
 		return path, nil
 	}
@@ -507,11 +512,7 @@ var programs = map[string][]dependency{
 func Installed(server string) bool {
 	needs, known := programs[server]
 	for _, d := range needs {
-		_, err := os.Stat(d.file)
-		if !filepath.IsAbs(d.file) {
-			_, err = lookPath(d)
-		}
-		if err != nil {
+		if _, err := lookPath(d); err != nil {
 			return false
 		}
 	}

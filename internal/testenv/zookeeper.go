@@ -34,16 +34,13 @@ func OwnZooKeeper(t T) *ZooKeeperServer {
 	return own(t, "ZooKeeper", startZooKeeper)
 }
 
-// Addr returns host:port.
-func (s *ZooKeeperServer) Addr() string { return s.addr() }
-
 func startZooKeeper() (*ZooKeeperServer, error) {
 	path, err := lookPath(java)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(zookeeper.file); err != nil {
-		return nil, &missingError{zookeeper}
+	if _, err := lookPath(zookeeper); err != nil {
+		return nil, err
 	}
 	folder, port, err := env.newPlace("zookeeper", nil)
 	if err != nil {

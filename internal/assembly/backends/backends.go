@@ -5,7 +5,6 @@ package backends
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -22,8 +21,8 @@ import (
 // Default is the name of the backend that is used if none is named.
 const Default = "redis"
 
-// Servers are the servers of all backends. Each backend uses only its own.
-type Servers struct {
+// servers are the servers of all backends. Each backend uses only its own.
+type servers struct {
 	Redis     goredis.UniversalClient
 	Redlock   []goredis.UniversalClient
 	ZooKeeper string  // see zookeeper.New
@@ -31,9 +30,6 @@ type Servers struct {
 	SQL       *sql.DB // a pool without idle connections, on a migrated database
 	// Lease is how long a lock can outlive its holder; 0 means 30 s.
 	Lease time.Duration
-	// Observe is called with every event of the locks, see lock.Observed. If it is nil, nothing is
-	// reported.
-	Observe func(lock.Event)
 }
 
 // Entry is one row of the table: a backend that can be opened.
@@ -47,7 +43,7 @@ type Entry struct {
 	// backend has no servers.
 	Flag string
 
-	open  func(ctx context.Context, s Servers) (lock.Locker, error)
+	open  func(ctx context.Context, s servers) (lock.Locker, error)
 	check func(address string) error // nil: the flag is not the backend's own
 }
 
@@ -56,41 +52,41 @@ func Table() []Entry {
 	return []Entry{
 		{
 			Name: "local", Fences: true,
-			open: func(context.Context, Servers) (lock.Locker, error) { return lock.NewLocal(), nil },
+			open: func(context.Context, servers) (lock.Locker, error) { return lock.NewLocal(), nil },
 		},
 		{
 			Name: "redis", Fences: true, Lists: true, Flag: "redis",
-			open: func(_ context.Context, s Servers) (lock.Locker, error) {
+			open: func(_ context.Context, s servers) (lock.Locker, error) {
 				return redis.New(s.Redis, redis.Options{Lease: s.Lease}), nil
 			},
 		},
 		{
 			Name: "redlock", Flag: "redlock", check: redlock.CheckAddress,
-			open: func(_ context.Context, s Servers) (lock.Locker, error) {
+			open: func(_ context.Context, s servers) (lock.Locker, error) {
 				return redlock.New(s.Redlock, s.Lease)
 			},
 		},
 		{
 			Name: "zookeeper", Fences: true, Lists: true, Flag: "zookeeper", check: zookeeper.CheckAddress,
-			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
+			open: func(ctx context.Context, s servers) (lock.Locker, error) {
 				return zookeeper.New(ctx, s.ZooKeeper, s.Lease)
 			},
 		},
 		{
 			Name: "etcd", Fences: true, Lists: true, Flag: "etcd", check: etcd.CheckAddress,
-			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
+			open: func(ctx context.Context, s servers) (lock.Locker, error) {
 				return etcd.New(ctx, s.Etcd, s.Lease)
 			},
 		},
 		{
 			Name: "mysql", Fences: true, Flag: "db",
-			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
+			open: func(ctx context.Context, s servers) (lock.Locker, error) {
 				return mysql.New(ctx, s.SQL, s.Lease)
 			},
 		},
 		{
 			Name: "postgres", Fences: true, Flag: "db",
-			open: func(ctx context.Context, s Servers) (lock.Locker, error) {
+			open: func(ctx context.Context, s servers) (lock.Locker, error) {
 				return postgres.New(ctx, s.SQL, s.Lease)
 			},
 		},
@@ -114,21 +110,4 @@ func Names() []string {
 		names = append(names, e.Name)
 	}
 	return names
-}
-
-// Open returns a Locker on the backend. close ends the Locker's goroutines and the
-// connections that it has opened. It does not close the clients in servers.
-func (e Entry) Open(ctx context.Context, servers Servers) (l lock.Locker, close func() error, err error) {
-	l, err = e.open(ctx, servers)
-	if err != nil {
-		return nil, nil, fmt.Errorf("lock backend %s: %w", e.Name, err)
-	}
-	close = func() error { return nil }
-	if closer, ok := l.(interface{ Close() error }); ok {
-		close = closer.Close
-	}
-	if servers.Observe != nil {
-		l = lock.Observed(l, e.Name, servers.Observe)
-	}
-	return l, close, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -40,21 +41,9 @@ func (l *Flags) Addresses() map[string]string {
 	return map[string]string{"zookeeper": l.ZooKeeper, "etcd": l.Etcd, "redlock": l.Redlock}
 }
 
-// AddressError says what is wrong with an address in Flags. It does not contain the
-// address's password.
-type AddressError struct {
-	Flag string
-	Err  error
-}
-
-func (e AddressError) Error() string { return fmt.Sprintf("--%s: %v", e.Flag, e.Err) }
-
-func (e AddressError) Unwrap() error { return e.Err }
-
 // Check returns an error for the first invalid flag or combination of flags. needed
 // reports whether the program takes locks. db is its --db, the database of the backends
-// mysql and postgres. Addresses are checked last: an AddressError means that the other
-// flags are valid.
+// mysql and postgres.
 func (l *Flags) Check(needed bool, db string) error {
 	backend, _ := Find(l.Backend)
 	if l.Lease < minLease {
@@ -71,7 +60,7 @@ func (l *Flags) Check(needed bool, db string) error {
 	for _, e := range Table() {
 		if address := addresses[e.Flag]; address != "" {
 			if err := e.check(address); err != nil {
-				return AddressError{e.Flag, err}
+				return fmt.Errorf("--%s: %w", e.Flag, err) // without the password of the address
 			}
 		}
 	}
@@ -89,40 +78,44 @@ func (l *Flags) uses(flag string) bool {
 	return backend.Flag == flag
 }
 
-// Open opens the backend. client is the Redis of the backend redis, and db the URL of the database
-// of the backends mysql and postgres. observe is called with every event of the locks, unless it is
-// nil. close closes the connections that Open has opened.
-func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db string, observe func(lock.Event)) (locker lock.Locker, close func() error, err error) {
+// Open returns a Locker on the backend. client is the Redis of the backend redis, and db the URL of
+// the database of the backends mysql and postgres. close ends the Locker's goroutines, and closes the
+// connections that Open has opened.
+func (l *Flags) Open(ctx context.Context, client goredis.UniversalClient, db string) (locker lock.Locker, close func() error, err error) {
 	backend, _ := Find(l.Backend)
-	servers := Servers{Redis: client, ZooKeeper: l.ZooKeeper, Etcd: l.Etcd, Lease: l.Lease, Observe: observe}
+	opened := servers{Redis: client, ZooKeeper: l.ZooKeeper, Etcd: l.Etcd, Lease: l.Lease}
 	closeServers := func() (err error) {
-		for _, client := range servers.Redlock {
+		for _, client := range opened.Redlock {
 			err = errors.Join(err, client.Close())
 		}
-		if servers.SQL != nil {
-			err = errors.Join(err, servers.SQL.Close())
+		if opened.SQL != nil {
+			err = errors.Join(err, opened.SQL.Close())
 		}
 		return err
 	}
 	switch backend.Flag {
 	case "redlock":
-		if servers.Redlock, err = openRedlock(ctx, strings.Split(l.Redlock, ",")); err != nil {
+		if opened.Redlock, err = openRedlock(ctx, strings.Split(l.Redlock, ",")); err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("--redlock: %w", err), closeServers())
 		}
 	case "db":
-		if servers.SQL, err = store.OpenSessions(db, session.Dialed); err != nil {
+		if opened.SQL, err = store.OpenSessions(db, session.Dialed); err != nil {
 			return nil, nil, fmt.Errorf("--db: %w", err)
 		}
-		if err := store.CheckLocks(ctx, servers.SQL, db); err != nil {
+		if err := store.CheckLocks(ctx, opened.SQL, db); err != nil {
 			if errors.Is(err, store.ErrNoLocks) {
 				err = fmt.Errorf("%w; use another --lock", err)
 			}
 			return nil, nil, errors.Join(fmt.Errorf("--lock %s: %w", l.Backend, err), closeServers())
 		}
 	}
-	locker, closeLocker, err := backend.Open(ctx, servers)
+	locker, err = backend.open(ctx, opened)
 	if err != nil {
-		return nil, nil, errors.Join(err, closeServers())
+		return nil, nil, errors.Join(fmt.Errorf("lock backend %s: %w", l.Backend, err), closeServers())
+	}
+	closeLocker := func() error { return nil }
+	if closer, ok := locker.(io.Closer); ok {
+		closeLocker = closer.Close
 	}
 	return locker, func() error { return errors.Join(closeLocker(), closeServers()) }, nil
 }

@@ -32,7 +32,7 @@ func TestRedlockWithoutAServer(t *testing.T) {
 	}
 	flags := backends.Flags{Backend: "redlock", Lease: 6 * time.Second, Redlock: strings.Join(addrs, ",")}
 	servers[0].Kill()
-	l, closeLocker, err := flags.Open(t.Context(), nil, "", nil)
+	l, closeLocker, err := flags.Open(t.Context(), nil, "")
 	if err != nil {
 		t.Fatalf("with one server down: %v", err)
 	}
@@ -55,7 +55,7 @@ func TestRedlockWithoutAServer(t *testing.T) {
 		t.Errorf("Lock after the clients were closed: %v", err)
 	}
 	servers[1].Kill()
-	if _, _, err := flags.Open(t.Context(), nil, "", nil); err == nil ||
+	if _, _, err := flags.Open(t.Context(), nil, ""); err == nil ||
 		!strings.Contains(err.Error(), addrs[0]) || !strings.Contains(err.Error(), addrs[1]) {
 		t.Errorf("with two servers down: %v", err)
 	}
@@ -64,7 +64,7 @@ func TestRedlockWithoutAServer(t *testing.T) {
 // TestClose checks that a Locker that was closed has no session left in which it could lock.
 func TestClose(t *testing.T) {
 	t.Parallel()
-	l, closeLocker, err := (&backends.Flags{Backend: "etcd", Lease: time.Minute, Etcd: testenv.Etcd(t)}).Open(t.Context(), nil, "", nil)
+	l, closeLocker, err := (&backends.Flags{Backend: "etcd", Lease: time.Minute, Etcd: testenv.Etcd(t)}).Open(t.Context(), nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}

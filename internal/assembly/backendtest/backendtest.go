@@ -136,7 +136,7 @@ func Open(ctx context.Context, backend string, addrs []string, lease time.Durati
 		}
 		closeClient = client.Close
 	}
-	l, closeLocker, err := flags.Open(ctx, client, all, nil)
+	l, closeLocker, err := flags.Open(ctx, client, all)
 	if err != nil {
 		return nil, nil, errors.Join(err, closeClient())
 	}

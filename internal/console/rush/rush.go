@@ -91,7 +91,7 @@ func strategies() (names []string) {
 func (s Settings) check() (assembly.Spec, *problem) {
 	var wrong []console.FieldError
 	spec, ok := assembly.FindStrategy(s.Strategy)
-	if !ok || spec.NeedsRowLocks() { // a rush has embedded stores
+	if !ok || spec.NeedsRowLocks { // a rush has embedded stores
 		wrong = append(wrong, console.FieldError{Field: "strategy", Detail: "must be one of " + strings.Join(strategies(), ", ")})
 	}
 	if s.Clients < 1 || s.Clients > MaxClients {

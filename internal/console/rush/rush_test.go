@@ -153,7 +153,7 @@ func TestStrategies(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			s := Settings{spec.Name, 16, 40}
-			if spec.NeedsLock() {
+			if spec.NeedsLock {
 				s.Clients = 4 // more clients would wait too long for the lock
 			}
 			var (
@@ -166,12 +166,12 @@ func TestStrategies(t *testing.T) {
 				if p.State != Ended || p.Accepted > p.Sold || p.Available != s.Units-p.Sold { // must be true in every try
 					t.Errorf("try %d: %+v", tries+1, p)
 				}
-				answered := p.Failed == 0 || spec.NeedsLock()
+				answered := p.Failed == 0 || spec.NeedsLock
 				proves = answered && (!oversells(spec) || p.Oversold > 0) || !oversells(spec) && p.Oversold > 0
 			}
 			// On a busy machine a client may wait for a lock too long, and is answered busy. The
 			// run may end before all units are sold, and Detail then has the reason.
-			failed := !spec.NeedsLock() && (p.Refused != int64(s.Clients) || p.Failed != 0 || p.Detail != "")
+			failed := !spec.NeedsLock && (p.Refused != int64(s.Clients) || p.Failed != 0 || p.Detail != "")
 			if p.State != Ended || failed || p.Accepted != p.Sold || p.Available != s.Units-p.Sold ||
 				p.P50MS <= 0 || p.P99MS < p.P50MS || p.OrdersPerSecond <= 0 {
 				t.Errorf("%+v", p)

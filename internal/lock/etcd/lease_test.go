@@ -97,7 +97,7 @@ func TestLeaseCountsFromTheRequest(t *testing.T) {
 	}
 	t.Run("renewal", func(t *testing.T) {
 		s := newSession(t, late)
-		if err := s.renew(s.length); err != nil {
+		if err := s.renew(); err != nil {
 			t.Fatal(err)
 		}
 		if latest := answered.Add(s.length); s.Until().After(latest) {
@@ -132,7 +132,7 @@ func TestLateRenewal(t *testing.T) {
 		s.until = end
 		s.mu.Unlock()
 	})
-	if err := s.renew(s.length); !errors.Is(err, lock.ErrExpired) {
+	if err := s.renew(); !errors.Is(err, lock.ErrExpired) {
 		t.Errorf("renew returned %v, want %v", err, lock.ErrExpired)
 	}
 	if !s.Until().Equal(end) {

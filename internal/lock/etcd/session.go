@@ -66,7 +66,7 @@ func (b *backend) takeSession(ctx context.Context) (*session, error) {
 	ttl := time.Duration(granted.TTL) * time.Second
 	s := &session{client: b.client, leases: clientv3.RetryLeaseClient(b.client), length: ttl, failed: &b.failed, id: granted.ID, until: asked.Add(ttl)}
 	s.ctx, s.lose = context.WithCancelCause(context.Background())
-	go s.keepAlive(ttl)
+	go s.keepAlive()
 	return s, nil
 }
 
@@ -120,8 +120,8 @@ func (s *session) Until() time.Time {
 
 // keepAlive renews the lease until the session or the client ends. It tries a failed renewal again
 // until the lease ends.
-func (s *session) keepAlive(ttl time.Duration) {
-	pause := ttl / renewalsPerLease
+func (s *session) keepAlive() {
+	pause := s.length / renewalsPerLease
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -131,23 +131,23 @@ func (s *session) keepAlive(ttl time.Duration) {
 			return
 		case <-time.After(pause):
 		}
-		switch err := s.renew(ttl); {
+		switch err := s.renew(); {
 		case err == nil:
-			pause = ttl / renewalsPerLease
+			pause = s.length / renewalsPerLease
 		case errors.Is(err, lock.ErrLost):
 			s.lose(err)
 			return
 		default:
-			pause = ttl / (10 * renewalsPerLease)
+			pause = s.length / (10 * renewalsPerLease)
 		}
 	}
 }
 
 // renew renews the lease once. Its error wraps lock.ErrLost if the session is
 // lost.
-func (s *session) renew(ttl time.Duration) error {
+func (s *session) renew() error {
 	asked := time.Now()
-	seconds, err := s.requestRenewal(min(time.Until(s.Until()), ttl/renewalsPerLease))
+	seconds, err := s.requestRenewal(min(time.Until(s.Until()), s.length/renewalsPerLease))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

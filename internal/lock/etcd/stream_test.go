@@ -104,7 +104,7 @@ func TestRenewalsThatFail(t *testing.T) {
 				stopped := make(chan struct{})
 				go func() {
 					defer close(stopped)
-					s.keepAlive(length)
+					s.keepAlive()
 				}()
 				select {
 				case <-stopped:

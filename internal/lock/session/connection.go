@@ -7,12 +7,8 @@ import (
 	"syscall"
 )
 
+// dialingKey is the context key by which Dialed finds the session.
 type dialingKey struct{}
-
-// dialing returns a context by which Dialed finds the session.
-func dialing(ctx context.Context, s *session) context.Context {
-	return context.WithValue(ctx, dialingKey{}, s)
-}
 
 // Dialed reports a new connection of the pool to the Locker. ctx is the context of the call that
 // has opened it. If there are several for one session, because a driver tries several addresses,

@@ -130,7 +130,14 @@ func New(ctx context.Context, pool *sql.DB, database Database, lease time.Durati
 // Close ends the idle sessions. No caller may be waiting for a lock. Held leases stay
 // valid until they are unlocked.
 func (l *Locker) Close() error {
-	l.backend.close()
+	b := l.backend
+	b.mu.Lock()
+	idle := b.idle
+	b.idle, b.closed = nil, true
+	b.mu.Unlock()
+	for _, s := range idle {
+		_ = s.conn.Close()
+	}
 	return nil
 }
 
@@ -224,10 +231,6 @@ func (b *backend) take(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// maxIdle is how long a session is kept for later holders. The server ends it after
-// a lease.
-func (b *backend) maxIdle() time.Duration { return b.lease / 2 }
-
 // takeIdle returns the session that was used last, or nil if there is none. The server may have
 // ended it during a pause of the process; then Acquire takes another one.
 func (b *backend) takeIdle() *session {
@@ -248,7 +251,7 @@ func (b *backend) open(ctx context.Context) (_ *session, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTime+answerTimeout, errNoAnswer)
 	defer cancel()
 	s := new(session)
-	if s.conn, err = b.pool.Conn(dialing(ctx, s)); err != nil {
+	if s.conn, err = b.pool.Conn(context.WithValue(ctx, dialingKey{}, s)); err != nil {
 		return nil, because(ctx, err)
 	}
 	s.server, err = b.database.Prepare(ctx, s.conn, b.lease)
@@ -272,7 +275,7 @@ func (b *backend) put(s *session) {
 		return
 	}
 	b.idle = append(b.idle, s)
-	s.expiry = time.AfterFunc(b.maxIdle(), func() { b.expire(s) })
+	s.expiry = time.AfterFunc(b.lease/2, func() { b.expire(s) }) // the server ends the session after a lease
 	b.mu.Unlock()
 	<-b.slots
 }
@@ -294,16 +297,6 @@ func (b *backend) expire(s *session) {
 func (b *backend) discard(s *session) {
 	_ = s.conn.Close()
 	<-b.slots
-}
-
-func (b *backend) close() {
-	b.mu.Lock()
-	idle := b.idle
-	b.idle, b.closed = nil, true
-	b.mu.Unlock()
-	for _, s := range idle {
-		_ = s.conn.Close()
-	}
 }
 
 func (b *backend) Acquire(ctx context.Context, name string, wait bool, lost func(error)) (lock.Grant, error) {
