@@ -28,7 +28,7 @@ func (l *Ledger) returnUnits(tx *sqltx.Tx, rows []StockRow, orders ...*order.Ord
 		}
 		forSale := row.add(n)
 		row.Version++
-		if forSale > 0 && (l.hasGate || !l.Generation().Holds(row.Epoch)) {
+		if forSale > 0 && (l.hasGate || stock.GenerationOf(row.Epoch) != l.Generation()) {
 			row.Changes++
 			c := stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: forSale}
 			tx.AtCommit(insertChange(d, c))
