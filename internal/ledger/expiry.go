@@ -255,9 +255,9 @@ func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order
 	// finds them by their IDs, and never by the index of all due orders.
 	in := " WHERE id IN (?" + strings.Repeat(", ?", len(due)-1) + ")"
 	tx.AtCommit(sqltx.Statement{
-		SQL: d.Bind("UPDATE orders SET status = ?, version = version + 1" + in), Args: append([]any{string(change.To)}, due...),
+		SQL: "UPDATE orders SET status = ?, version = version + 1" + in, Args: append([]any{string(change.To)}, due...),
 	}, sqltx.Statement{
-		SQL: d.Bind("INSERT INTO order_history (order_id, version, status, at) SELECT id, version, status, " + d.Now() + " FROM orders" + in), Args: due,
+		SQL: "INSERT INTO order_history (order_id, version, status, at) SELECT id, version, status, " + d.Now() + " FROM orders" + in, Args: due,
 	})
 	return expired, change, nil
 }

@@ -123,14 +123,14 @@ func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string)
 // version before, and add it to the history. Every change raises the version.
 func writeStep(d sqltx.Dialect, o *order.Order) []sqltx.Statement {
 	return []sqltx.Statement{{
-		SQL: d.Bind(`UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
-			WHERE id = ? AND version = ?`),
+		SQL: `UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
+			WHERE id = ? AND version = ?`,
 		Args: []any{
 			string(o.Status), o.Version, d.UUID(o.TakeID), sql.NullString{String: o.PaymentID, Valid: o.PaymentID != ""}, o.Restocked,
 			d.UUID(o.ID), o.Version - 1,
 		},
 	}, {
-		SQL:  d.Bind("INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, " + d.Now() + ")"),
+		SQL:  "INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, " + d.Now() + ")",
 		Args: []any{d.UUID(o.ID), o.Version, string(o.Status)},
 	}}
 }

@@ -49,7 +49,7 @@ var expiry = []mutant{
 	{"a faulty order is tried again with every batch", expire, "if !e.More && (round.failed == 0 || time.Since(round.began) >= expiryRetry) {", "if !e.More {", "internal/ledger TestExpire_BrokenOrders/SQLite"},
 	{"a faulty order is never tried again", expire, " || time.Since(round.began) >= expiryRetry) {", ") {", "internal/ledger TestExpire_BrokenOrders/SQLite"},
 	{"no lock wait at all", storeMySQL, "[\"innodb_lock_wait_timeout\"] == \"0\"", "[\"innodb_lock_wait_timeout\"] == \"none\"", "internal/store TestOpenSQL_NoLockWait"},
-	{"an order expires without its history", expire, "\" FROM orders\" + in), Args: due,", "\" FROM orders\" + in + \" AND 1 = 0\"), Args: due,", "internal/ledger TestExpire/SQLite"},
+	{"an order expires without its history", expire, "\" FROM orders\" + in, Args: due,", "\" FROM orders\" + in + \" AND 1 = 0\", Args: due,", "internal/ledger TestExpire/SQLite"},
 	{"a job that failed shows no backlog", jobRunner, "j.work(ctx, held, do)", "j.work(ctx, held, do)\n\t\t\t\tidle()", "internal/reconcile TestJobStepsFail"},
 	{"a job that failed is not logged", jobRunner, "!errors.Is(err, ledger.ErrJobLost) && working.Err() == nil {\n\t\t\t\tj.log", "false {\n\t\t\t\tj.log", "internal/reconcile TestFailuresAreLogged"},
 	{"a job that ended counts as held", jobRunner, "j.metrics.held.WithLabelValues(held.Name).Set(0) //", "//", "internal/reconcile TestJobHandover/it_stops"},
