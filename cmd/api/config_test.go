@@ -70,6 +70,16 @@ var parseTests = []struct {
 	{"reconcile does not listen", "reconcile --strategy merged --db mysql://root@h/n --listen :8080", nil, func(c config) bool { return c.verb == verbReconcile }},
 	{"locks in the database", "--strategy lock --lock postgres --redis redis://h:1 --db postgresql://h/n", nil, func(c config) bool { return c.Locks.Backend == "postgres" }},
 	{"a lock that the strategy does not use", "--strategy merged --lock mysql --db sqlite:///x", nil, func(c config) bool { return c.Locks.Backend == "mysql" }},
+	{"what an instance is built from", "--strategy segment-lock --guard off --segments 3 --slots 4 --lock etcd --etcd h:1 --lease 7s --fence off --redis redis://h:1 --db mysql://root@h/n --migrate",
+		nil, func(c config) bool {
+			p := c.parts()
+			return p.Strategy.Name == "segment-lock" && !p.Guard && p.Segments == 3 && p.Slots == 4 && p.Locks.Backend == "etcd" && p.Locks.Etcd == "h:1" &&
+				p.Locks.Lease == 7*time.Second && !p.Fence && p.Redis == "redis://h:1" && p.DB == "mysql://root@h/n" && p.Migrate
+		}},
+	{"the rules of an instance", "--take-deadline 9s --payment-window 5m --late-payment refuse --sold-out-memory 1s", nil, func(c config) bool {
+		o := c.options(nil, nil)
+		return o.TakeDeadline == 9*time.Second && o.PaymentWindow == 5*time.Minute && o.LatePayments == "refuse" && o.SoldOutMemory == time.Second
+	}},
 	{"no access flags", "", nil, func(c config) bool {
 		return c.Auth == "none" && c.RateLimit == 0 && c.OpsListen == "" && c.TLSCert == ""
 	}},

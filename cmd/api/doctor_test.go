@@ -257,6 +257,7 @@ func TestDoctor_Flags(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
 	expect(t, examined(t, 1, "--listen", other.Listener.Addr().String()), store.Problem, "listen", "in use")
+	examined(t, 0, "--strategy", "merged", "--db", testenv.SQLite(t), "--migrate", "--redis", "redis://127.0.0.1:1") // an instance does not open it
 	examined(t, 2, "--strategy", "magic")
 	examined(t, 2, "--redis", "redis://127.0.0.1:1")
 	examined(t, 2, "--repair")

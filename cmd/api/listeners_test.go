@@ -267,8 +267,8 @@ func issuerKeys(t *testing.T, id string) (private *ecdsa.PrivateKey, keys []byte
 }
 
 // TestBuyersByToken checks that the flags of tokens and limits reach the API. It uses a buyer with
-// a key of the issuer, another buyer, and one above the rate limit. Operators are served on an
-// address that other machines can reach, where profiles need the token.
+// a key of the issuer, another buyer, one above the rate limit, and clients behind a trusted proxy.
+// Operators are served on an address that other machines can reach, where profiles need the token.
 func TestBuyersByToken(t *testing.T) {
 	t.Parallel()
 	private, keys := issuerKeys(t, "k")
@@ -280,29 +280,30 @@ func TestBuyersByToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bearer := func(buyer, audience string) string {
+	bearer := func(buyer, issuer, audience string) string {
 		t.Helper()
-		text, err := jwt.Signed(signer).Claims(map[string]any{"sub": buyer, "aud": audience, "exp": time.Now().Add(time.Hour).Unix()}).Serialize()
+		text, err := jwt.Signed(signer).Claims(map[string]any{"sub": buyer, "iss": issuer, "aud": audience, "exp": time.Now().Add(time.Hour).Unix()}).Serialize()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return "Bearer " + text
 	}
 	port := strconv.Itoa(testenv.Port(t))
-	api := serveHere(t, "--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", file, "--jwt-audience", "shop", "--rate-limit", "1", "--rate-burst", "5",
-		"--ops-listen", "0.0.0.0:"+port)
+	api := serveHere(t, "--auth", "jwt", "--admin-token", testToken, "--jwt-jwks", file, "--jwt-issuer", "login", "--jwt-audience", "shop", "--rate-limit", "1", "--rate-burst", "5",
+		"--trusted-proxies", "127.0.0.1", "--ops-listen", "0.0.0.0:"+port)
 	ops := "http://127.0.0.1:" + port
 	mustCall(t, http.StatusOK, http.MethodGet, ops+"/metrics", "")
 	mustCall(t, http.StatusUnauthorized, http.MethodGet, ops+"/debug/pprof/heap?debug=1", "")
 	mustCall(t, http.StatusOK, http.MethodGet, ops+"/debug/pprof/heap?debug=1", "", "Authorization", "Bearer "+testToken)
-	orders, mine, theirs := api.URL()+"/orders", bearer("u-1", "shop"), bearer("u-2", "shop")
+	orders, mine, theirs := api.URL()+"/orders", bearer("u-1", "login", "shop"), bearer("u-2", "login", "shop")
 	answer := mustCall(t, http.StatusCreated, http.MethodPost, orders, orderBody("u-1", "10001", 1), "Authorization", mine)
 	var o struct{ ID string }
 	if err := json.Unmarshal(answer, &o); err != nil {
 		t.Fatal(err)
 	}
 	mustCall(t, http.StatusForbidden, http.MethodPost, orders, orderBody("u-1", "10001", 1), "Authorization", theirs)
-	mustCall(t, http.StatusUnauthorized, http.MethodPost, orders, orderBody("u-1", "10001", 1), "Authorization", bearer("u-1", "bank"))
+	mustCall(t, http.StatusUnauthorized, http.MethodPost, orders, orderBody("u-1", "10001", 1), "Authorization", bearer("u-1", "login", "bank"))
+	mustCall(t, http.StatusUnauthorized, http.MethodPost, orders, orderBody("u-1", "10001", 1), "Authorization", bearer("u-1", "bank", "shop"))
 	mustCall(t, http.StatusNotFound, http.MethodGet, orders+"/"+o.ID, "", "Authorization", theirs)
 	mustCall(t, http.StatusNotFound, http.MethodPost, orders+"/"+o.ID+"/cancel", "", "Authorization", theirs)
 	mustCall(t, http.StatusUnauthorized, http.MethodPost, orders+"/"+o.ID+"/pay", `{"payment_id":"p-1"}`, "Authorization", mine)
@@ -310,13 +311,16 @@ func TestBuyersByToken(t *testing.T) {
 	if list := mustCall(t, http.StatusOK, http.MethodGet, orders, "", "Authorization", theirs); !bytes.Contains(list, []byte(`"orders":[]`)) {
 		t.Errorf("another buyer's list is %s", list)
 	}
-	testenv.Await(t, "the buyer is limited", func() bool {
-		status, _, err := call(t.Context(), http.MethodGet, orders, "", "Authorization", mine)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return status == http.StatusTooManyRequests
-	})
+	for _, header := range [][]string{{"Authorization", mine}, {"X-Forwarded-For", "192.0.2.1"}} {
+		testenv.Await(t, "a client is limited by "+header[0], func() bool {
+			status, _, err := call(t.Context(), http.MethodGet, orders, "", header...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return status == http.StatusTooManyRequests
+		})
+	}
+	mustCall(t, http.StatusUnauthorized, http.MethodGet, orders, "", "X-Forwarded-For", "192.0.2.2")
 }
 
 // TestKeysNotRead checks that an instance that cannot read the keys of buyers' tokens is not ready,

@@ -370,6 +370,8 @@ func TestRefusesToStart(t *testing.T) {
 		says []string
 	}{
 		{"no file", []string{"--db", missing}, 1, []string{"--db", "no such file", "migrate up"}},
+		{"no file to drain", []string{"drain", "--db", missing, "--migrate"}, 1, []string{"--db", "no such file"}},
+		{"no file to reconcile", []string{"reconcile", "--strategy", "merged", "--db", missing, "--migrate"}, 1, []string{"--db", "no such file"}},
 		{"an old schema", []string{"--db", old}, 1, []string{"old", "migrate up", "--migrate"}},
 		{"a dirty schema", []string{"--db", dirty}, 1, []string{"dirty", "set dirty to FALSE"}},
 		{"a dirty schema that cannot be completed", []string{"--db", dirty, "--migrate"}, 1, []string{"dirty", "set dirty to FALSE"}},

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -59,6 +60,35 @@ func TestQueueing(t *testing.T) {
 	}
 }
 
+// TestTurnLease checks that an instance that crashes in its turn keeps others from theirs only for
+// seconds.
+func TestTurnLease(t *testing.T) {
+	t.Parallel()
+	server, err := store.OpenInProcessRedis(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	client := server.Client()
+	queue, _ := FindStrategy("queue")
+	built, closeGate := queue.Build(Backends{Redis: client, LedgerID: uuid.New()})
+	t.Cleanup(closeGate)
+	if err := built.Counter.Load(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	var left time.Duration
+	client.AddHook(faults.Around(func(ctx context.Context, cmds []redis.Cmder, run func(context.Context) error) error {
+		if gate.ScriptName(cmds[0]) == "read" {
+			left = client.PTTL(ctx, "stock:a").Val()
+		}
+		return run(ctx)
+	}))
+	_, _ = built.Gate.Take(t.Context(), stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Lines: []stock.Line{{SKU: "a", Quantity: 1}}})
+	if left <= 0 || left > turnLease {
+		t.Errorf("the lease of a turn lasts %v, want at most %v", left, turnLease)
+	}
+}
+
 // TestLongGather checks that the lock of a gather is renewed while the gather waits for Redis.
 // Otherwise another one begins meanwhile, and finds too few units.
 func TestLongGather(t *testing.T) {
@@ -103,6 +133,9 @@ func TestLongGather(t *testing.T) {
 	defer taking.Wait()
 	defer close(over)
 	testenv.Receive(t, "the gather", gathering)
+	if left := client.PTTL(t.Context(), "gather:a").Val(); left > gatherLease {
+		t.Errorf("a crashed instance would keep others from gathering for %v", left)
+	}
 	testenv.Await(t, "the lock is renewed, or ends", func() bool {
 		return renewed.Load() || client.Exists(t.Context(), "gather:a").Val() == 0
 	})

@@ -29,10 +29,11 @@ const (
 )
 
 func (e *examination) checkRedis(ctx context.Context) (found store.Findings) {
-	if e.o.Redis == "" {
-		if e.o.Strategy.HasGate() {
-			found.OK("in this process")
-		}
+	switch {
+	case !e.o.Strategy.HasGate(): // the instance does not open it
+		return found
+	case e.o.Redis == "":
+		found.OK("in this process")
 		return found
 	}
 	client, err := store.OpenRedis(ctx, e.o.Redis)
@@ -43,7 +44,7 @@ func (e *examination) checkRedis(ctx context.Context) (found store.Findings) {
 	e.mu.Lock()
 	e.redis = client
 	e.mu.Unlock()
-	return store.InspectRedis(ctx, client, store.RedisUse{Queues: e.o.Strategy.Queues(), Guard: e.o.Guard || !e.o.Strategy.HasGate()})
+	return store.InspectRedis(ctx, client, store.RedisUse{Queues: e.o.Strategy.Queues(), Guard: e.o.Guard})
 }
 
 func (e *examination) checkDatabase(ctx context.Context) (found store.Findings) {
@@ -178,8 +179,7 @@ func (e *examination) checkLockServers(ctx context.Context, ready bool) (found s
 // schema and the locks must be ready.
 func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 	sql, client := e.stores()
-	hasGate := e.o.Strategy.HasGate()
-	if hasGate && client == nil {
+	if e.o.Strategy.HasGate() && client == nil {
 		return found
 	}
 	ledgerID, err := sql.LedgerID(ctx)
@@ -187,11 +187,7 @@ func (e *examination) checkLedger(ctx context.Context) (found store.Findings) {
 		found.Problem("restore the row of table ledger", "%v", err)
 		return found
 	}
-	opened := assembly.Stores{SQL: sql}
-	if hasGate {
-		opened.Redis = client
-	}
-	instance, err := assembly.Build(ctx, opened, e.o.Parts, assembly.Options{
+	instance, err := assembly.Build(ctx, assembly.Stores{SQL: sql, Redis: client}, e.o.Parts, assembly.Options{
 		TakeDeadline: e.o.TakeDeadline, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {

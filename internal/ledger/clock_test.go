@@ -163,5 +163,8 @@ func TestClockJumps(t *testing.T) {
 		if small := jump.Abs() < maxClockJump; (err == nil) != small || c.due() == small {
 			t.Errorf("after a jump of %v: %v, due %v", jump, err, c.due())
 		}
+		if wall := c.last.Load().wall; wall != wall.Round(0) { // Sub would not notice that a machine slept
+			t.Errorf("the time of day has a monotonic clock: %v", wall)
+		}
 	}
 }

@@ -144,7 +144,8 @@ func (s *sale) mustAddUp(t *testing.T, l *Ledger, when string) {
 // continues the count. Unless the run is thorough, each server has one of the cutters.
 func TestCountClaims(t *testing.T) {
 	t.Parallel()
-	cutters := []func() cutter.Cutter{cutter.Merged, cutter.Conditional, cutter.Optimistic, cutter.ForUpdate, cutter.ReadWrite}
+	slots := func() cutter.Cutter { return cutter.Slots(2) }
+	cutters := []func() cutter.Cutter{cutter.Merged, cutter.Conditional, cutter.Optimistic, cutter.ForUpdate, cutter.ReadWrite, slots, cutter.UnitRows}
 	for seed, newCutter := range cutters {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

@@ -488,7 +488,7 @@ func changeCalls(has contents) (cs []call) {
 	change("cancels an uncounted order", nil, has.uncounted, order.ChangeOptions{Returns: true}, cancel(order.Pending))
 	change("cancels an order that is not adopted", nil, has.old, order.ChangeOptions{Returns: true}, cancel(order.Pending))
 	change("cancels nothing", nil, has.paid, order.ChangeOptions{Returns: true}, cancel(order.Pending))
-	change("refunds", nil, has.paid, order.ChangeOptions{Payment: "paid", Returns: true}, func(s order.Locked) (order.Transition, error) {
+	change("refunds", nil, has.paid, order.ChangeOptions{Returns: true}, func(s order.Locked) (order.Transition, error) {
 		if s.Order.Status == order.Refunded {
 			return order.Transition{}, nil
 		}

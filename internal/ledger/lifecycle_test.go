@@ -265,6 +265,16 @@ func TestRevive_EarlierTake(t *testing.T) {
 		}
 		check("refunded", []stock.Take{first, second}, []stock.Take{lost, twin})
 		d.atRest(t, "a", 0)
+
+		// A change decides on the order as it is under the lock, not as it was read before.
+		now, err := l.Order(t.Context(), first.OrderID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, _, err := l.change(t.Context(), expired, nil, "", func(order.Locked) (order.Transition, error) { return order.Transition{}, nil })
+		if got, want := fmt.Sprintf("%+v", state.Order), fmt.Sprintf("%+v", *now); err != nil || got != want {
+			t.Errorf("a change of an order that was read before: %s, %v, want %s", got, err, want)
+		}
 	})
 }
 

@@ -55,6 +55,9 @@ func TestPartsAreCounted(t *testing.T) {
 		if rows, err := l.Rows(t.Context(), "", 10); err != nil || len(rows) != 1 || rows[0] != want {
 			t.Errorf("all rows are %+v, %v; want %+v", rows, err, want)
 		}
+		if rows, err := l.Rows(t.Context(), sku, 10); err != nil || len(rows) > 0 {
+			t.Errorf("after the last row: %+v, %v", rows, err)
+		}
 		if counts, err := l.Recount(t.Context(), []stock.SKU{sku}); err != nil || len(counts) != 1 || counts[0].StockRow != want {
 			t.Errorf("the counts are %+v, %v; want %+v", counts, err, want)
 		}

@@ -192,10 +192,11 @@ func TestLockedRowInAGroup(t *testing.T) {
 		l := d.open(t, cutter.Merged())
 		var log testenv.Buffer
 		l.log = slog.New(slog.NewTextHandler(&log, nil))
-		locked, other := fresh("locked"), fresh("other")
+		locked, other, first := fresh("locked"), fresh("other"), fresh("first")
 		lay(t, l, locked, 10)
 		lay(t, l, other, 10)
-		rs := []*recording{recordingOf(locked), recordingOf(other), recordingOf(locked, other)}
+		lay(t, l, first, 10)
+		rs := []*recording{recordingOf(locked), recordingOf(other), recordingOf(first, locked)} // by SKU: the locked row is the second
 		unlock := storetest.LockRow(t, d.url, locked)
 		defer unlock()
 		var group sync.WaitGroup

@@ -28,11 +28,11 @@ func TestSlowGroupsEnd(t *testing.T) {
 		if !ls.add(own, []stock.SKU{"a", "b"}) {
 			t.Fatal("there is no room for a slow group")
 		}
-		free := ls.hold([]*recording{recordingOf("a"), recordingOf("b", "c"), recordingOf("c")})
+		free := ls.hold([]*recording{recordingOf("a"), recordingOf("0", "b"), recordingOf("c")})
 		if len(free) != 1 || ls.waiting != 2 {
 			t.Errorf("%d recordings are free, %d wait", len(free), ls.waiting)
 		}
-		if freed := ls.keepOnly(own, []stock.SKU{"a"}); len(freed) != 1 || ls.waiting != 1 {
+		if freed := ls.keepOnly(own, []stock.SKU{"b"}); len(freed) != 1 || ls.waiting != 1 {
 			t.Errorf("%d recordings were freed, %d wait", len(freed), ls.waiting)
 		}
 		if freed := ls.remove(own); len(freed) != 1 || ls.waiting != 0 || ls.groups != 0 || len(ls.of) != 0 {

@@ -98,6 +98,13 @@ func TestAnswersWaitForTheStandby(t *testing.T) {
 			}
 			return nil
 		},
+		"a refusal of a committed order": func(ctx context.Context) error {
+			out := l.RecordRefusal(ctx, again(paid))
+			if !out.Committed() {
+				return errors.Join(errors.New("not committed"), out.Reason())
+			}
+			return nil
+		},
 		"the same setting": func(ctx context.Context) error {
 			_, _, err := l.Set(ctx, stock.Setting{SKU: row.SKU, Kind: row.Kind, Total: row.Total})
 			return err

@@ -17,7 +17,7 @@ var engines = []mutant{
 	{"a database with just enough connections is too small", "internal/store/inspectsql.go", "case limit < float64(needed):", "case limit <= float64(needed):", "internal/store TestCheckConnections"},
 	{"a server that says nothing is safe", storeEngines, "if err != nil {\n\t\treturn fmt.Errorf(\"%w; without it,", "if false {\n\t\treturn fmt.Errorf(\"%w; without it,", "internal/store TestRefuseWithoutGuard_Silent"},
 	{"the doctor does not refuse an engine", "internal/store/inspectredis.go", "case refused && !guard:", "case refused && guard:", "internal/store TestRedisEngines/Garnet"},
-	{"the doctor forgets that the guard is off", "internal/doctor/stores.go", "Guard: e.o.Guard ||", "Guard: true ||", "cmd/api TestEngines/Dragonfly_without_guard"},
+	{"the doctor forgets that the guard is off", "internal/doctor/stores.go", "Guard: e.o.Guard}", "Guard: true}", "cmd/api TestEngines/Dragonfly_without_guard"},
 	{"serve starts on every engine without guard", "internal/assembly/stores.go", "if !p.Guard {", "if false {", "cmd/api TestEngines/Dragonfly_without_guard"},
 	{"the in-process Redis does not say what it is", "internal/store/embedded.go", "mini.Server().SetPreHook(describeInProcess)", "_ = describeInProcess", "internal/store TestRedisEngine/InProcess"},
 	{"a lock is taken on every database", "internal/assembly/backends/flags.go", "if err := store.CheckLocks(ctx, servers.SQL, db); err != nil {", "if err := error(nil); err != nil {", "cmd/api TestEngines_Locks"},

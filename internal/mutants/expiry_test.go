@@ -82,5 +82,6 @@ var expiry = []mutant{
 	{"a job that cannot be released is not logged", jobRunner, "j.log.Warn(\"releasing a job failed; its lease will run out\", \"job\", held.Name, \"error\", err)", "", "internal/reconcile TestFailuresAreLogged"},
 	{"a step that finds its job lost is logged as failed", jobRunner, "if !errors.Is(err, ledger.ErrJobLost) && working.Err() == nil {", "if working.Err() == nil {", "internal/reconcile TestJobStepsFail"},
 	{"a renewal extends the lease of a job that was released", jobRunner, "\t\trenewing.Wait()\n", "", "internal/reconcile TestReleaseAfterRenewal"},
+	{"a machine that sleeps does not notice it", ledgerClock, "wall: c.wall().Round(0)}", "wall: c.wall()}", "internal/ledger TestClockJumps"},
 	{"an instance that does not expire orders shows those that cannot expire", expiryLoop, "r.metrics.failed.Set(0)", "", "internal/reconcile TestRefundsDue"},
 }

@@ -230,4 +230,9 @@ var httpAPI = []mutant{
 	{"a client that has gone waits for the end of a rush", rush, "\tcase <-last.done:\n\tcase <-ctx.Done():\n\t}\n", "\tcase <-last.done:\n\t}\n", "internal/console/rush TestStop_GivesUp"},
 	{"warnings that did not repeat are summarized at the end", counting, "\tif o.unreported == 0 {\n\t\treturn\n\t}\n", "", "internal/loglimit TestClose"},
 	{"a console that was closed counts as an open one", "internal/console/stream.go", "\tdefer f.close(s)\n", "", "internal/console TestStreamsAreBounded"},
+	{"tokens of every issuer are accepted", "cmd/api/listeners.go", "buyertoken.Rules{Issuer: a.JWTIssuer, ", "buyertoken.Rules{", "cmd/api TestBuyersByToken"},
+	{"no proxy is trusted", serve, "\t\tTrustedProxies: c.TrustedProxies,\n", "", "cmd/api TestBuyersByToken"},
+	{"fencing cannot be switched off", flags, "Fence: c.Fence,", "Fence: true,", "cmd/api TestParse/what_an_instance_is_built_from"},
+	{"a drain creates the ledger that it does not find", drained, "\tif err := assembly.CheckFile(c.DB); err != nil { // even if the schema may be migrated\n\t\treturn err\n\t}\n", "", "cmd/api TestRefusesToStart/no_file_to_drain"},
+	{"reconcile creates the ledger that it does not find", "cmd/api/reconcile.go", "\tc.Migrate = false // the running instances need the schema as it is\n", "", "cmd/api TestRefusesToStart/no_file_to_reconcile"},
 }

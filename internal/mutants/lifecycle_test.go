@@ -73,5 +73,10 @@ var lifecycle = []mutant{
 	{"a refund that returns units is not marked", orderStatus, "o.Restocked = c.Returns", "_ = c.Returns", "internal/order TestApply"},
 	{"a payment that changes no order changes its status", orderStatus, "\tif c.To == \"\" {\n\t\treturn\n\t}\n", "", "internal/order TestApply"},
 	{"an order expires before its time", orderStatus, "\tif !l.Due {\n\t\treturn Transition{}\n\t}\n", "", "internal/order TestExpiry"},
+	{"a change brings back the take that its order had when it was read", changes, "[]any{&o.TakeID, &o.Status", "[]any{new(uuid.UUID), &o.Status", "internal/ledger TestRevive_EarlierTake/SQLite"},
+	{"a change forgets a payment that was recorded after its order was read", changes, "\to.PaymentID = paidBy.String\n", "", "internal/ledger TestRevive_EarlierTake/SQLite"},
 	{"a refund always returns the units", orderStatus, "c.Returns = c.Returns && restock", "_ = restock", "internal/order TestOnRefund"},
+	{"a revival counts towards nobody's buyer limit", paying, "Buyer: expired.Buyer, Lines", "Lines", "internal/order TestPay"},
+	{"a late payment refills only one SKU", paying, "s.reconciler.PrepareRetry(ctx, reason, found.SKUs()...)", "s.reconciler.PrepareRetry(ctx, reason, found.SKUs()[:1]...)", "internal/order TestPay"},
+	{"only the first SKU of a returned order is sold again at once", afterward, "s.StockChanged(o.SKUs()...)", "s.StockChanged(o.SKUs()[:min(1, len(o.Lines))]...)", "internal/order TestSoldOutMemory_Returns"},
 }

@@ -85,5 +85,8 @@ var limits = []mutant{
 	{"a claim above the limit is sent without a claim, beside slots", slots, "case len(limits) == len(lines) && allowed:", "case len(limits) == len(lines):\n\t\t_ = allowed", "internal/ledger/cutter TestConformance/MariaDB/slots/BuyerLimit"},
 	{"units that could not be taken back are sold twice", unitRows, "return nil, fmt.Errorf(\"taking units of %s back: %w\", sku, err)", "_ = err", "internal/ledger/cutter TestFailures"},
 	{"a unit is sold whose number cannot be read", unitRows, "\t\tnumbers = append(numbers, number)\n\t\treturn err\n", "\t\tnumbers = append(numbers, number)\n\t\t_ = err\n\t\treturn nil\n", "internal/ledger/cutter TestFailures"},
+	{"units are lent to slots while claims are counted", slots, "case r.limit != 0:", "case r.limited():", "internal/ledger TestCountClaims/5/SQLite"},
+	{"units are lent to unit rows while claims are counted", unitRows, "!= nil || r.limit != 0 {", "!= nil || r.limited() {", "internal/ledger TestCountClaims/6/SQLite"},
+	{"parts are sold after the closing time", parts, "sqltx.Nullable(r.opensAt), sqltx.Nullable(r.closesAt))", "sqltx.Nullable(r.opensAt), nil)", "internal/ledger/cutter TestConformance/MariaDB/slots/OpeningHours"},
 	{"units that are waited for are taken back without their numbers", unitRows, "\t\tp.locked = append(p.locked, number)\n\t\treturn err\n", "\t\tp.locked = append(p.locked, number)\n\t\t_ = err\n\t\treturn nil\n", "internal/ledger/cutter TestFailures"},
 }

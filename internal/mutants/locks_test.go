@@ -348,4 +348,5 @@ var locks = []mutant{
 	{"a confirmation of a ZooKeeper lock counts from the answer", "internal/lock/zookeeper/confirm.go", "\treturn asked.Add(b.session.timeout()), nil", "\t_ = asked\n\treturn time.Now().Add(b.session.timeout()), nil", "internal/lock/zookeeper TestConfirmCountsFromTheRequest"},
 	{"an etcd Locker has no default lease", etcdLock, "\tlease = cmp.Or(lease, lock.DefaultLease)\n", "", "internal/lock/etcd TestCloseEndsAllGoroutines"},
 	{"a ZooKeeper Locker has no default lease", zookeeperLock, "cmp.Or(lease, lock.DefaultLease)", "cmp.Or(lease, 0)", "internal/lock/zookeeper TestCloseEndsAllGoroutines"},
+	{"the length of a lease cannot be set", backendFlags, "Lease: l.Lease, Observe", "Observe", "internal/assembly/backends TestRedlockWithoutAServer"},
 }

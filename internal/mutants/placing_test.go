@@ -335,5 +335,7 @@ var placing = []mutant{
 	{"a bulk refill does not pass the gate's epochs", refill, "greatest = max(greatest, row.Epoch, levels[i].Epoch)", "greatest = max(greatest, row.Epoch, 0*levels[i].Epoch)", "internal/reconcile TestRefill_EpochOfTheGate"},
 	{"a gate that does not answer hides that the stock was taken over", ownership, "\tcase g.isSuperseded(owner, before):\n\t\treturn g.supersede(owner)\n\tcase markErr != nil:\n\t\treturn markErr\n", "\tcase markErr != nil:\n\t\treturn markErr\n\tcase g.isSuperseded(owner, before):\n\t\treturn g.supersede(owner)\n", "internal/reconcile TestStoresUp/another_layout_has_the_stock,_and_the_gate_does_not_answer"},
 	{"a removal of stock ends its take without the receipt", admin, "a.reconciler.FinishTake(ctx, take, out)", "a.reconciler.FinishTake(ctx, stock.Take{Deduction: take.Deduction}, out)", "internal/admin TestShrink/free_units"},
+	{"an order whose second row is locked is recorded with those of free rows", slowGroups, "if slices.ContainsFunc(r.take.Lines, func", "if slices.ContainsFunc(r.take.Lines[:1], func", "internal/ledger TestLockedRowInAGroup/PostgreSQL"},
+	{"line 2 kept when line 3 fails", conditional, "giveBack(ctx, tx, t.Lines[:i])", "giveBack(ctx, tx, t.Lines[:min(i, 1)])", "internal/ledger/cutter TestConformance/SQLite/conditional/AllLinesOrNone"},
 	{"a new generation follows the ledger's only", ownership, "max(owner.Generation, unusable, g.current())+1", "owner.Generation+1", "internal/reconcile TestRestoredBelowTheMark"},
 }

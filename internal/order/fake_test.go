@@ -326,6 +326,9 @@ func (l *fakeLedger) Revive(_ context.Context, expired Order, t stock.Take, paym
 	if o.Status != Expired || o.Version != expired.Version {
 		return Order{}, Refused(stock.ErrRowChanged)
 	}
+	if t.Buyer != o.Buyer {
+		return Order{}, Refused(errors.New("the take counts towards another buyer's limit"))
+	}
 	for i, line := range t.Lines {
 		switch {
 		case t.Epoch(i) != 0 && t.Epoch(i) != l.epoch:

@@ -138,7 +138,7 @@ func (s *shop) checkEvents(t *testing.T, at string, id uuid.UUID) {
 func TestPay(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		before []string // acts before the payment
+		before []string // acts before the payment; flush: the gate loses its counts
 		late   Late
 		sold   bool // other buyers buy the order's units after the acts
 		want   error
@@ -147,6 +147,7 @@ func TestPay(t *testing.T) {
 		{"in time", nil, Revive, false, nil, Paid},
 		{"late", []string{"expire"}, Revive, false, nil, Paid},
 		{"late, not swept yet", []string{"due"}, Revive, false, nil, Paid},
+		{"late, at an empty gate", []string{"expire", "flush"}, Revive, false, nil, Paid},
 		{"late and refused", []string{"expire"}, Refuse, false, &RefundDue{"payment-9", Expired}, Expired},
 		{"late, and the unit is resold", []string{"expire"}, Revive, true, &RefundDue{"payment-9", Expired}, Expired},
 		{"after cancelling", []string{"cancel"}, Revive, false, &RefundDue{"payment-9", Cancelled}, Cancelled},
@@ -156,8 +157,12 @@ func TestPay(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := newShop(true)
 			s.late = test.late
-			o := s.mustPlace(t, ask())
+			o := s.mustPlace(t, asking(apple, pear))
 			for _, name := range test.before {
+				if name == "flush" {
+					clear(s.gate.available)
+					continue
+				}
 				a := acts[slices.IndexFunc(acts, func(a act) bool { return a.name == name })]
 				if err := a.do(t, s, o.ID); err != nil {
 					t.Fatalf("%s: %v", name, err)

@@ -190,16 +190,20 @@ func TestPlaceBeforeTheOpening(t *testing.T) {
 }
 
 // newMemory returns a shop without a gate that repeats "sold out" for 100 ms, and has sold all its
-// apples. One of them belongs to the key of keyed.
-func newMemory(t *testing.T) *shop {
+// apples, in orders that have a unit of each other SKU too. One of them belongs to the key of keyed.
+func newMemory(t *testing.T, also ...stock.SKU) *shop {
 	t.Helper()
 	s := newShop(false)
 	s.Service = NewService(s.ledgerID, nil, s.ledger, s.reconciler, Options{Late: Revive, SoldOutMemory: 100 * time.Millisecond}, prometheus.NewRegistry())
-	s.mustPlace(t, keyed())
+	r := asking(append(also, apple)...)
 	for range units - 1 {
-		s.mustPlace(t, ask())
+		s.mustPlace(t, r)
 	}
-	s.mustRefuse(t, ask(), stock.ErrSoldOut)
+	r.Key = keyed().Key
+	s.mustPlace(t, r)
+	for _, line := range r.Lines {
+		s.mustRefuse(t, asking(line.SKU), stock.ErrSoldOut)
+	}
 	return s
 }
 
@@ -329,12 +333,13 @@ func TestSoldOutMemory_Returns(t *testing.T) {
 					t.Errorf("the other instance sells the unit %v after it had asked", after)
 				}
 
-				s = newMemory(t)
+				s = newMemory(t, pear)
 				time.Sleep(time.Millisecond)
 				if err := test.returns(s.Service, orderID(s.ledgerID, keyed(), 0)); err != nil {
 					t.Fatal(err)
 				}
 				s.mustPlace(t, ask())
+				s.mustPlace(t, asking(pear))
 			})
 		})
 	}

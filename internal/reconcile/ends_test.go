@@ -118,8 +118,8 @@ func TestFlightsDuringASale(t *testing.T) {
 	gate := newGate(newRedis())
 	r := newReconcilerOf(soldGate{gate}, newLedger(&ownerRow{}))
 	defer r.Close()
-	for _, sku := range []stock.SKU{"a", "b"} {
-		gate.redis.counts[sku] = stock.Level{SKU: sku, Filled: true, Available: 8, InFlight: 3}
+	for sku, inFlight := range map[stock.SKU]int64{"a": 3, "b": -2} {
+		gate.redis.counts[sku] = stock.Level{SKU: sku, Filled: true, Available: 8, InFlight: inFlight}
 		gate.redis.inFlight = append(gate.redis.inFlight, takeOf(sku, 0))
 	}
 	levels, err := r.counter.Level(t.Context(), "a", "b")
@@ -127,7 +127,7 @@ func TestFlightsDuringASale(t *testing.T) {
 		t.Fatal(err)
 	}
 	found, err := r.flights(t.Context(), levels)
-	if want := map[stock.SKU]flight{"b": {counted: 3, recorded: 1}}; err != nil || !maps.Equal(found, want) {
+	if want := map[stock.SKU]flight{"b": {counted: -2, recorded: 1}}; err != nil || !maps.Equal(found, want) {
 		t.Errorf("%v, %v; want %v", found, err, want)
 	}
 }

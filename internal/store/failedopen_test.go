@@ -35,7 +35,7 @@ func TestFailedOpen(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			d, err := mysqlMigrations(ctx, config)
+			d, err := mysqlMigrations(ctx, config, "")
 			if err == nil {
 				t.Cleanup(func() { d.Close() })
 			}
@@ -101,29 +101,32 @@ func withParameter(t *testing.T, rawURL, name, value string) string {
 }
 
 // TestOpenRedis_Refused checks that a client whose first command is refused, or whose first TLS
-// record, closes its connection.
+// record, closes its connection, and that it uses TLS if the URL says so.
 func TestOpenRedis_Refused(t *testing.T) {
 	t.Parallel()
 	for scheme, begin := range map[string]byte{"redis://": '*', "rediss+cluster://": 0x16} { // the first byte of a command or record
 		listener := testenv.Listen(t)
-		closed := make(chan error, 1)
+		closed := make(chan bool, 1)
 		go func() {
+			began := false
+			defer func() { closed <- began }()
 			conn, err := listener.Accept()
 			if err != nil {
-				closed <- err
 				return
 			}
 			defer conn.Close()
 			for commands := bufio.NewReader(conn); err == nil; {
 				if _, err = commands.ReadString(begin); err == nil {
+					began = true
 					_, err = io.WriteString(conn, "-NOPERM refused\r\n")
 				}
 			}
-			closed <- err
 		}()
 		if _, err := OpenRedis(t.Context(), scheme+listener.Addr().String()); err == nil {
 			t.Fatal("a Redis that refuses PING was opened")
 		}
-		testenv.Receive(t, "the end of the connection", closed)
+		if began := testenv.Receive(t, "the end of the connection", closed); !began {
+			t.Errorf("%s: the connection did not begin with %q", scheme, begin)
+		}
 	}
 }

@@ -237,7 +237,8 @@ func TestMySQLHosts(t *testing.T) {
 	}
 }
 
-// TestMySQLBounds_Idle checks that the pool closes an idle session before MySQL does.
+// TestMySQLBounds_Idle checks that the pool closes an idle session before MySQL does, and that reads
+// and writes are bounded.
 func TestMySQLBounds_Idle(t *testing.T) {
 	t.Parallel()
 	const version = "8.0.36"
@@ -246,5 +247,8 @@ func TestMySQLBounds_Idle(t *testing.T) {
 	idle := setMySQLBounds(config, version)
 	if limit, err := time.ParseDuration(config.Params["wait_timeout"] + "s"); err != nil || idle >= limit {
 		t.Errorf("the pool keeps a session for %v, and MySQL for %v, %v", idle, limit, err)
+	}
+	if config.ReadTimeout != ioTimeout || config.WriteTimeout != ioTimeout {
+		t.Errorf("a read is bounded to %v, a write to %v", config.ReadTimeout, config.WriteTimeout)
 	}
 }

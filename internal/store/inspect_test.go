@@ -128,3 +128,40 @@ func TestCheckConnections(t *testing.T) {
 		}
 	}
 }
+
+// TestDurability checks which settings of a database may lose commits.
+func TestDurability(t *testing.T) {
+	t.Parallel()
+	const flushes = "innodb_flush_log_at_trx_commit="
+	for _, test := range []struct {
+		of       func(target string, settings map[string]string) Findings
+		settings string
+		want     Level
+		says     string
+	}{
+		{mysqlDurability, flushes + "1 log_bin=ON sync_binlog=1 innodb_doublewrite=ON", OK, ""},
+		{mysqlDurability, flushes + "1 log_bin=OFF sync_binlog=0", OK, ""},
+		{mysqlDurability, flushes + "0", Problem, flushes + "0"},
+		{mysqlDurability, flushes + "2", Problem, flushes + "2"},
+		{mysqlDurability, flushes + "1 log_bin=ON sync_binlog=0", Warning, "sync_binlog=0"},
+		{mysqlDurability, flushes + "1 innodb_doublewrite=OFF", Warning, "innodb_doublewrite"},
+		{postgresDurability, "synchronous_commit=on fsync=on full_page_writes=on standbys=0", OK, ""},
+		{postgresDurability, "synchronous_commit=local", OK, ""},
+		{postgresDurability, "synchronous_commit=off", Problem, "synchronous_commit=off"},
+		{postgresDurability, "fsync=off", Problem, "fsync"},
+		{postgresDurability, "full_page_writes=off", Warning, "full_page_writes"},
+		{postgresDurability, "synchronous_commit=local synchronous_standby_names=s standbys=1", Warning, "synchronous_commit=local"},
+		{postgresDurability, "synchronous_commit=on synchronous_standby_names=s standbys=0", Problem, "no standby"},
+		{postgresDurability, "synchronous_commit=on synchronous_standby_names=s standbys=1", OK, ""},
+	} {
+		settings := map[string]string{}
+		for _, setting := range strings.Fields(test.settings) {
+			name, value, _ := strings.Cut(setting, "=")
+			settings[name] = value
+		}
+		found := test.of("db", settings)
+		if got := worst(found); got != test.want || !strings.Contains(fmt.Sprint(found), test.says) {
+			t.Errorf("%s: %+v, want %s that says %q", test.settings, found, test.want, test.says)
+		}
+	}
+}

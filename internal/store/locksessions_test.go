@@ -8,18 +8,18 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// TestOpenSessions checks that a statement may take longer than the URL's read timeout, and that a
-// session ends after its use.
+// TestOpenSessions checks that a statement may take longer than the URL's read timeout, that the URL
+// cannot change what a COMMIT does, and that a session ends after its use.
 func TestOpenSessions(t *testing.T) {
 	t.Parallel()
-	pool, err := OpenSessions(testenv.MariaDB(t) + "?readTimeout=1ms")
+	pool, err := OpenSessions(testenv.MariaDB(t) + "?readTimeout=1ms&completion_type=%27CHAIN%27")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	var interrupted int
-	if err := pool.QueryRowContext(t.Context(), "SELECT SLEEP(0.05)").Scan(&interrupted); err != nil {
-		t.Error(err)
+	var chains bool
+	if err := pool.QueryRowContext(t.Context(), "SELECT SLEEP(0.05) OR @@completion_type = 'CHAIN'").Scan(&chains); err != nil || chains {
+		t.Errorf("COMMIT begins a transaction: %v, %v", chains, err)
 	}
 	if n := pool.Stats().OpenConnections; n > 0 {
 		t.Errorf("%d sessions are open after their use", n)

@@ -9,13 +9,19 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/testenv"
 )
 
-// silenced opens a migrated database over a wire.
+// silenced opens a migrated database over a wire. The URL bounds statements to a second.
 func silenced(t *testing.T, d testenv.Database) (wire *testenv.Wire, over *SQL, direct string) {
 	t.Helper()
 	direct = d.URL(t)
 	migrated(t, direct)
 	wire = testenv.NewWire(t, direct)
-	over = opened(t, wire.Through(direct))
+	bounded := wire.Through(direct)
+	for name, value := range map[string]map[string]string{
+		"MariaDB": {"readTimeout": "1s", "max_statement_time": "1"}, "PostgreSQL": {"statement_timeout": "1000"},
+	}[d.Name] {
+		bounded = withParameter(t, bounded, name, value)
+	}
+	over = opened(t, bounded)
 	over.silence = 3 * time.Second // long enough for a busy server that is pinged every second
 	return wire, over, direct
 }
@@ -30,7 +36,7 @@ func mustGiveUp(t *testing.T, ended <-chan error) (err error) {
 }
 
 // TestMigrate_SilentServer makes the server stop answering before a migration, and during one that
-// has lasted longer than the allowed silence.
+// has lasted longer than the allowed silence, and than the URL's bound of a statement.
 func TestMigrate_SilentServer(t *testing.T) {
 	t.Parallel()
 	for _, d := range testenv.NetworkDatabases() {

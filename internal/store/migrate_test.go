@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
@@ -158,7 +159,7 @@ func TestMigrateDown_Dirty(t *testing.T) {
 			t.Errorf("the advice is: %s", s.FixSchema(ErrSchemaDirty))
 		}
 		before := shape(t, s)
-		for _, version := range []int{3, database.NilVersion} {
+		for _, version := range []int{3, database.NilVersion, int(versionOf(t, s))} {
 			run(t, s.DB(), "UPDATE schema_migrations SET version = ?, dirty = ?", version, true)
 			for name, migrate := range refusing {
 				if err := migrate(t.Context()); !errors.Is(err, ErrSchemaDirty) || !strings.Contains(err.Error(), says) {
@@ -184,26 +185,28 @@ func TestMigrateUp_ForeignTable(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := opened(t, dbURL)
-		foreign := "stock_parts"
+		late := "stock_parts"
 		if s.dialect != sqltx.SQLite {
-			foreign = "fencing_tokens" // a sequence
+			late = "fencing_tokens" // a sequence
 		}
-		run(t, s.DB(), "CREATE TABLE "+foreign+" (a INTEGER)")
-		for range 2 { // the second MigrateUp must not adopt it either
-			if err := s.MigrateUp(t.Context()); err == nil || !strings.Contains(err.Error(), foreign) {
-				t.Errorf("error %v, want one with the name of the table", err)
+		for _, foreign := range []string{"stock", late} {
+			run(t, s.DB(), "CREATE TABLE "+foreign+" (a INTEGER)")
+			for range 2 { // the second MigrateUp must not adopt it either
+				if err := s.MigrateUp(t.Context()); err == nil || !strings.Contains(err.Error(), foreign) {
+					t.Errorf("error %v, want one with the name of the table", err)
+				}
+				checkVersion(t, s, 0)
+				if got := tables(t, s); !slices.Equal(got, []string{foreign}) {
+					t.Errorf("tables %q, want only %s", got, foreign)
+				}
 			}
-			checkVersion(t, s, 0)
-			if got := tables(t, s); !slices.Equal(got, []string{foreign}) {
-				t.Errorf("tables %q, want only %s", got, foreign)
-			}
+			run(t, s.DB(), "DROP TABLE "+foreign)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := stepsOf(t, s).refuseForeign(ended, 1); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v of a database that does not say which tables it has, want context.Canceled", err)
 		}
-		run(t, s.DB(), "DROP TABLE "+foreign)
 		if err := s.MigrateUp(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -321,6 +324,11 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		s := migrated(t, dbURL)
 		latest := versionOf(t, s)
+		sound, begun := s.migrations, false
+		s.migrations = func(ctx context.Context) (migrationDriver, error) {
+			driver, err := sound(ctx)
+			return hookedDriver{driver, func(change string) { begun = begun || change == "dirty" }, func() {}}, err
+		}
 		id := "'0123456789abcdef'"
 		if s.dialect == sqltx.Postgres {
 			id = "'01234567-89ab-cdef-0123-456789abcdef'"
@@ -361,14 +369,15 @@ func TestMigrateDown_RefusesLosses(t *testing.T) {
 					t.Errorf("after %q: error %v, want ErrSchemaUsed with %q", test.use, err, test.says)
 				}
 				checkVersion(t, s, version)
-				if !slices.Equal(shape(t, s), before) {
-					t.Errorf("after %q: the schema was changed", test.use)
+				if begun || !slices.Equal(shape(t, s), before) { // an instance that serves must not notice
+					t.Errorf("after %q: the schema was changed, or the migration was begun: %v", test.use, begun)
 				}
 				run(t, s.DB(), test.clean)
 			}
 			if err := s.MigrateDown(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+			begun = false
 			checkVersion(t, s, version-1)
 		}
 	})
@@ -423,8 +432,8 @@ func TestMigrateDown_WhileServing(t *testing.T) {
 	}
 }
 
-// TestLockPatiently checks that the wait for another migration does not end with a single try, and
-// that its end is explained.
+// TestLockPatiently checks that the wait for another migration does not end with a single try, that
+// it is bounded, and that its end is explained.
 func TestLockPatiently(t *testing.T) {
 	t.Parallel()
 	for n, err := range []error{nil, io.EOF} {
@@ -438,6 +447,19 @@ func TestLockPatiently(t *testing.T) {
 			t.Errorf("%d: error %v, not asked for %v", n, got, answers)
 		}
 	}
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		err := lockPatiently(func() error {
+			if tries++; tries > 9 {
+				return nil
+			}
+			time.Sleep(migrationLockWait / 3)
+			return database.ErrLocked
+		})
+		if !errors.Is(err, database.ErrLocked) {
+			t.Errorf("after %d tries: error %v, want ErrLocked", tries, err)
+		}
+	})
 	if err := new(SQL).migrationError(database.ErrLocked, 1); !errors.Is(err, database.ErrLocked) || !strings.Contains(err.Error(), "another migration has not ended") {
 		t.Errorf("the other migration does not end: %v", err)
 	}
@@ -456,9 +478,13 @@ func TestMigrate_ContextEnded(t *testing.T) {
 			t.Errorf("it has begun: %v, %v", exists, err)
 		}
 		ctx, cancel = context.WithCancel(t.Context())
-		err := s.migrate(ctx, false, func(context.Context, *stepDriver, *migrate.Migrate) error {
-			cancel() // the library then starts no further migration, and reports success
-			return nil
+		err := s.migrate(ctx, false, func(_ context.Context, _ *stepDriver, m *migrate.Migrate) error {
+			if m.LockTimeout <= migrationLockWait {
+				t.Errorf("the library waits for another migration for %v", m.LockTimeout)
+			}
+			cancel()
+			testenv.Await(t, "the library is stopped", func() bool { return len(m.GracefulStop) > 0 })
+			return nil // the library starts no further migration, and reports success
 		})
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("ended meanwhile: %v, want context.Canceled", err)
@@ -611,26 +637,40 @@ func TestWholeDriver_FailureChangesNothing(t *testing.T) {
 			t.Parallel()
 			s := migrated(t, url(t))
 			version := versionOf(t, s)
-			driver, err := s.migrations(t.Context())
-			if err != nil {
-				t.Fatal(err)
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
 			}
-			defer driver.Close()
-			if err := driver.Lock(); err != nil {
-				t.Fatal(err)
-			}
-			if err := driver.SetVersion(int(version)+1, true); err != nil {
-				t.Fatal(err)
-			}
-			if err := driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER)")); err == nil {
-				t.Error("creating the same table twice gives no error")
-			}
-			if err := driver.Unlock(); err != nil {
-				t.Fatal(err)
-			}
-			checkVersion(t, s, version)
-			if slices.Contains(tables(t, s), "half") {
-				t.Error("a table of the failed migration exists")
+			for what, fails := range map[string]func(migrationDriver) error{
+				"a migration": func(driver migrationDriver) error {
+					return driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); CREATE TABLE half (a INTEGER)"))
+				},
+				"a version": func(driver migrationDriver) error {
+					must(driver.Run(strings.NewReader("CREATE TABLE half (a INTEGER); DROP TABLE schema_migrations; CREATE VIEW schema_migrations AS SELECT 1 AS version, TRUE AS dirty")))
+					return driver.SetVersion(int(version)+1, false)
+				},
+			} {
+				driver, err := s.migrations(t.Context())
+				must(err)
+				var wait string // for another process's migration
+				query := map[sqltx.Dialect]string{sqltx.Postgres: "SHOW lock_timeout", sqltx.SQLite: "PRAGMA busy_timeout"}[s.dialect]
+				must(driver.(*wholeDriver).conn.QueryRowContext(t.Context(), query).Scan(&wait))
+				if wait != "30s" && wait != milliseconds(migrationLockWait) {
+					t.Errorf("it waits for another migration for %s", wait)
+				}
+				must(driver.Lock())
+				must(driver.SetVersion(int(version)+1, true))
+				if err := fails(driver); err == nil {
+					t.Errorf("%s that is refused gives no error", what)
+				}
+				must(driver.Unlock())
+				must(driver.Close())
+				checkVersion(t, s, version)
+				if slices.Contains(tables(t, s), "half") {
+					t.Errorf("after %s that was refused, a table of its run exists", what)
+				}
 			}
 			run(t, s.DB(), "DELETE FROM ledger") // fails if the database is still locked
 		})

@@ -33,7 +33,7 @@ func openMySQL(ctx context.Context, u *url.URL, hosts []string) (*SQL, error) {
 		return nil, s.failed("connecting to", err)
 	}
 	s.engine, s.version = recogniseSQL(sqltx.MySQL, version), version
-	s.migrations = func(ctx context.Context) (migrationDriver, error) { return mysqlMigrations(ctx, config) }
+	s.migrations = func(ctx context.Context) (migrationDriver, error) { return mysqlMigrations(ctx, config, version) }
 
 	setMySQLState(config, version)
 	sessions := config.Clone()
@@ -231,8 +231,12 @@ type mysqlDriver struct {
 	conn *sql.Conn
 }
 
-func mysqlMigrations(ctx context.Context, config *driver.Config) (migrationDriver, error) {
+func mysqlMigrations(ctx context.Context, config *driver.Config, version string) (migrationDriver, error) {
 	config = config.Clone()
+	config.ReadTimeout, config.WriteTimeout = 0, 0 // those of the URL are for short statements
+	if sqltx.IsMariaDB(version) {
+		config.Params["max_statement_time"] = "0" // MySQL has no such bound for changes of tables
+	}
 	config.DialFunc = closingWith(ctx, new(net.Dialer).DialContext)
 	connector, err := mysqlConnector(config)
 	if err != nil {

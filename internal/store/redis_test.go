@@ -46,8 +46,8 @@ func TestOpenRedis_SingleOptions(t *testing.T) {
 	if o.Username != "us@er" || o.Password != "p/w" || o.Addr != "h:6379" || o.DB != 4 || o.TLSConfig == nil {
 		t.Errorf("user %q, password %q, address %q, db %d, TLS %v", o.Username, o.Password, o.Addr, o.DB, o.TLSConfig)
 	}
-	if o.MaxRetries != 0 || !o.ContextTimeoutEnabled { // the client turns -1 into 0
-		t.Errorf("%d retries, context timeouts enabled: %v", o.MaxRetries, o.ContextTimeoutEnabled)
+	if o.MaxRetries != 0 || o.DialerRetries != 1 || !o.ContextTimeoutEnabled { // the client turns -1 into 0
+		t.Errorf("%d retries, %d dials, context timeouts enabled: %v", o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled)
 	}
 	if o.ReadTimeout != 7*time.Second || o.PoolSize != 3 || o.MaxActiveConns != 3 || o.DialTimeout != redisDialTimeout || o.WriteTimeout != redisTimeout {
 		t.Errorf("read %v, pool %d, dial %v, write %v", o.ReadTimeout, o.PoolSize, o.DialTimeout, o.WriteTimeout)
@@ -56,17 +56,17 @@ func TestOpenRedis_SingleOptions(t *testing.T) {
 
 func TestOpenRedis_SentinelOptions(t *testing.T) {
 	t.Parallel()
-	client, target, err := redisClient("redis+sentinel://u:p%40w@h1,h2:7/mine?db=3&sentinel_password=s")
+	client, target, err := redisClient("rediss+sentinel://u:p%40w@h1,h2:7/mine?db=3&sentinel_password=s")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	o := client.(*redis.Client).Options()
-	if o.Username != "u" || o.Password != "p@w" || o.DB != 3 || o.MaxRetries != 0 {
-		t.Errorf("user %q, password %q, db %d, %d retries", o.Username, o.Password, o.DB, o.MaxRetries)
+	if o.Username != "u" || o.Password != "p@w" || o.DB != 3 || o.MaxRetries != 0 || o.DialerRetries != 1 || o.TLSConfig == nil {
+		t.Errorf("user %q, password %q, db %d, %d retries, %d dials, TLS %v", o.Username, o.Password, o.DB, o.MaxRetries, o.DialerRetries, o.TLSConfig)
 	}
-	if !o.ContextTimeoutEnabled || o.MaxActiveConns != redisPoolSize {
-		t.Errorf("context timeouts enabled: %v, at most %d connections", o.ContextTimeoutEnabled, o.MaxActiveConns)
+	if !o.ContextTimeoutEnabled || o.MaxActiveConns != redisPoolSize || o.ReadTimeout != redisTimeout || o.WriteTimeout != redisTimeout {
+		t.Errorf("context timeouts enabled: %v, at most %d connections, read %v, write %v", o.ContextTimeoutEnabled, o.MaxActiveConns, o.ReadTimeout, o.WriteTimeout)
 	}
 	if want := "Redis master mine through the Sentinels at h1:26379, h2:7"; target != want {
 		t.Errorf("target %q, want %q", target, want)
@@ -83,6 +83,9 @@ func TestOpenRedis_ClusterOptions(t *testing.T) {
 	o := client.(*redis.ClusterClient).Options()
 	if want := []string{"h1:6379", "[::1]:7"}; !slices.Equal(o.Addrs, want) || o.Password != "p" || !o.TLSConfig.InsecureSkipVerify {
 		t.Errorf("addresses %q, want %q; password %q; skip verify %v", o.Addrs, want, o.Password, o.TLSConfig.InsecureSkipVerify)
+	}
+	if o.MaxRedirects != maxRedirects || o.ClusterStateReloadInterval != slotsRefreshInterval {
+		t.Errorf("%d redirects; slots are read every %v", o.MaxRedirects, o.ClusterStateReloadInterval)
 	}
 }
 

@@ -100,6 +100,11 @@ func checkSession(t *testing.T, dbURL string) {
 			t.Errorf("client_min_messages is %s, want warning: PostgreSQL warns of a commit that only the primary has", level)
 		}
 	}
+	if s.Dialect() == sqltx.MySQL {
+		if n := one[int](t, s.DB(), "SELECT @@unique_checks + @@foreign_key_checks"); n != 2 { // without both, an INSERT into an empty table locks it
+			t.Errorf("%d of 2 kinds of keys are checked", n)
+		}
+	}
 	if err := s.DB().Exec("UPDATE stock SET total = -1 WHERE sku = 'a'").Error; !sqltx.IsStatementError(err) {
 		t.Errorf("a check: %v", err)
 	}

@@ -201,6 +201,7 @@ func TestOpenSQL_SessionsAreBounded(t *testing.T) {
 				"SHOW lock_timeout":                        "3s",
 				"SHOW idle_in_transaction_session_timeout": "2s",
 				"SHOW statement_timeout":                   "10s",
+				"SHOW tcp_user_timeout":                    "10000",
 				"SHOW application_name":                    "holdfast",
 			},
 			sqltx.SQLite: {
@@ -220,7 +221,7 @@ func TestOpenSQL_QueryWins(t *testing.T) {
 	t.Parallel()
 	forEachSQL(t, func(t *testing.T, dbURL string) {
 		query := map[string]string{
-			"mysql":    "?innodb_lock_wait_timeout=7&tx_isolation=%27SERIALIZABLE%27&loc=Local&parseTime=false",
+			"mysql":    "?innodb_lock_wait_timeout=7&tx_isolation=%27SERIALIZABLE%27&loc=Nowhere&parseTime=false",
 			"postgres": "&lock_timeout=7000&application_name=else",
 			"sqlite":   "?_pragma=busy_timeout(7)&_time_format=sqlite",
 		}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -107,7 +106,7 @@ func openSQLite(ctx context.Context, path, synchronous string, query url.Values)
 	if s.pool, err = sql.Open(sqlite.DriverName, sqliteDSN(path, synchronous, sqliteBusy, query)); err != nil {
 		return nil, s.failed("opening", err)
 	}
-	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: sqltx.SQLitePool(s.pool, cmp.Or(query.Get("_txlock"), sqliteLock))})
+	return s.open(ctx, sqliteConnections, &sqlite.Dialector{Conn: sqltx.SQLitePool(s.pool, sqliteLock)})
 }
 
 // sqliteDSN joins our settings and the URL's. The URL's come later and override

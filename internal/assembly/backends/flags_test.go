@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestRedlockWithoutAServer opens the backend redlock while one and then two of three servers are
-// down.
+// down. Its locks last as long as --lease says.
 func TestRedlockWithoutAServer(t *testing.T) {
 	t.Parallel()
 	servers := []*testenv.RedisServer{testenv.OwnRedis(t), testenv.OwnRedis(t), testenv.OwnRedis(t)}
@@ -39,6 +39,11 @@ func TestRedlockWithoutAServer(t *testing.T) {
 	lease, err := l.Lock(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
+	}
+	client := goredis.NewClient(&goredis.Options{Addr: addrs[1]})
+	defer client.Close()
+	if left := client.PTTL(t.Context(), "a").Val(); left <= 0 || left > flags.Lease {
+		t.Errorf("the lock lasts %v, want at most %v", left, flags.Lease)
 	}
 	if err := lease.Unlock(t.Context()); err != nil {
 		t.Error(err)

@@ -124,7 +124,6 @@ func collect(ctx context.Context, tx *sqltx.Tx, units map[stock.SKU]int64) error
 		args = append(args, string(sku))
 		negated[sku] = -n
 	}
-	slices.Sort(skus)
 	_, err := tx.ExecAll(ctx, stockRows.countDown(d, skus, negated), sqltx.Statement{
 		SQL: "DELETE FROM stock_parts WHERE sku IN (?" + strings.Repeat(",?", len(args)-1) + ")", Args: args,
 	})

@@ -25,7 +25,7 @@ func classes(err error) string {
 	var names []string
 	for name, is := range map[string]func(error) bool{
 		"duplicate": sqltx.IsDuplicate, "retryable": sqltx.IsRetryable, "rolled back": sqltx.IsKnownRollback, "statement": sqltx.IsStatementError,
-		"read-only": sqltx.IsReadOnly, "lock timeout": sqltx.IsLockTimeout, "no commit": sqltx.ProvesNoCommit,
+		"read-only": sqltx.IsReadOnly, "lock timeout": sqltx.IsLockTimeout, "no commit": sqltx.ProvesNoCommit, "value": sqltx.IsValueError,
 	} {
 		if is(err) {
 			names = append(names, name)
@@ -54,15 +54,20 @@ func TestErrors_NotOfAnyClass(t *testing.T) {
 
 // TestErrors_ByNumber checks error numbers, including those of servers that the tests do not start.
 func TestErrors_ByNumber(t *testing.T) {
-	my := func(number uint16) error {
-		return &mysql.MySQLError{Number: number, SQLState: [5]byte([]byte("HY000"))}
+	withState := func(number uint16, state string) error {
+		return &mysql.MySQLError{Number: number, SQLState: [5]byte([]byte(state))}
 	}
+	my := func(number uint16) error { return withState(number, "HY000") }
 	pg := func(code string) error { return &pgconn.PgError{Code: code} }
 	for _, test := range []struct {
 		err  error
 		want string
 	}{
-		{&mysql.MySQLError{Number: 1644, SQLState: [5]byte([]byte("45000"))}, "no commit, statement"}, // raised by a trigger
+		{withState(1644, "45000"), "no commit, statement"}, // raised by a trigger
+		{withState(1203, "42000"), ""},                     // too many connections of this user
+		{withState(1226, "42000"), ""},                     // a limit of this user
+		{my(1366), "no commit, statement, value"},
+		{my(3819), "no commit, statement, value"},
 		{my(9007), "no commit, retryable"}, // TiDB: write conflict
 		{my(8022), "no commit, retryable"}, // TiDB: the COMMIT failed and can be retried
 		{my(8028), "no commit, retryable"}, // TiDB: the schema changed

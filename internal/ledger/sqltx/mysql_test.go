@@ -148,6 +148,12 @@ func TestReadOnly(t *testing.T) {
 		run(t, admin, "ALTER ROLE postgres SET default_transaction_read_only = on")
 		refused(t, storetest.SQL(t, server.URL()).Ledger())
 	})
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		dbURL := testenv.SQLite(t)
+		insertStock(t, storetest.Migrated(t, dbURL).Ledger(), "a")
+		refused(t, storetest.SQL(t, dbURL+"?_pragma=query_only(1)").Ledger())
+	})
 }
 
 // TestOpen checks that MariaDB says whether a transaction is open, and PostgreSQL whether it has

@@ -80,8 +80,13 @@ func TestMySQLPrimary_Moves(t *testing.T) {
 	if err := after.ResetSession(t.Context()); err != nil {
 		t.Errorf("a session of the primary must not be used: %v", err)
 	}
-	next.closed = true
-	if err := after.ResetSession(t.Context()); !errors.Is(err, errClosed) {
+	first.server, first.closed = fakeRows{{"read_only", "OFF"}}, false // the first host is the primary again
+	back := connect()
+	if now, earlier := back.ResetSession(t.Context()), after.ResetSession(t.Context()); now != nil || !errors.Is(earlier, driver.ErrBadConn) {
+		t.Errorf("a session of the primary may be used: %v, and one of the earlier primary: %v", now, earlier)
+	}
+	first.closed = true
+	if err := back.ResetSession(t.Context()); !errors.Is(err, errClosed) {
 		t.Errorf("a session that is closed may be used: %v", err)
 	}
 }

@@ -595,6 +595,28 @@ func TestUnreachableCluster(t *testing.T) {
 	}
 }
 
+// TestLoaded_OneMasterFails checks that a cluster has lost a generation if one of its masters has,
+// although another one does not answer.
+func TestLoaded_OneMasterFails(t *testing.T) {
+	t.Parallel()
+	client := ownClient(t, "Cluster", nil, -1).(*redis.ClusterClient)
+	dead := client.Options().Addrs[0]
+	var failed atomic.Bool
+	client.OnNewNode(func(node *redis.Client) {
+		node.AddHook(before(func(cmd redis.Cmder) error {
+			if cmd.Name() != "script" || node.Options().Addr != dead {
+				return nil
+			}
+			failed.Store(true)
+			return errInner
+		}))
+	})
+	loaded, err := NewCounter(client, uuid.New(), Layout{}).Loaded(t.Context())
+	if loaded || err != nil || !failed.Load() {
+		t.Errorf("loaded %v, %v; the first master has failed: %v", loaded, err, failed.Load())
+	}
+}
+
 // TestUnreadableCounts checks that an unreadable count counts as missing, so that it is
 // filled again.
 func TestUnreadableCounts(t *testing.T) {

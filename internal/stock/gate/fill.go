@@ -91,12 +91,7 @@ func (c *Counter) fillSome(ctx context.Context, tokens tokenSet, fills []stock.F
 			}
 			args = append(args, string(f.SKU), strconv.FormatInt(f.Epoch, 10), strconv.FormatInt(f.Units, 10), strconv.FormatInt(token, 10))
 		}
-		keys := c.keys(chunk[0].SKU)
-		names := []string{keys.count}
-		if c.cluster {
-			names = append(names, keys.flight)
-		}
-		calls = append(calls, newCall(ctx, &c.scripts.Load().fill, names, args))
+		calls = append(calls, newCall(ctx, &c.scripts.Load().fill, []string{c.keys(chunk[0].SKU).count}, args))
 	}
 	_ = c.run(ctx, calls...) // each call has its own error
 	for i, f := range fills {

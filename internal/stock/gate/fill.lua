@@ -1,7 +1,7 @@
 -- Fills counts, each under a new epoch. It drops what was in flight: the records of
 -- an earlier epoch become void.
 --
--- KEYS  count; also flight if all records under it are of the only SKU
+-- KEYS  count
 -- ARGV  for each count: SKU, epoch, units, fencing token (0: none)
 -- Returns for each count 1, or 0 if it was filled under this epoch or a later one.
 
@@ -22,9 +22,6 @@ for i, sku in ipairs(names) do
   end
 end
 if #new > 0 then
-  if KEYS[2] then
-    call('DEL', KEYS[2])
-  end
   call('HSET', KEYS[1], unpack(new))
 end
 return reply

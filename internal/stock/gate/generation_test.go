@@ -230,20 +230,22 @@ func TestFillBetweenReadAndWrite(t *testing.T) {
 	client, ledger := shared.client(t, "Redis"), uuid.New()
 	g, other := readWrite0(client, ledger), readWrite0(client, ledger)
 	fill(t, g, "a", 1, 10)
-	g.between = func() { fill(t, other, "a", 2, 7) }
-	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
+	fill(t, g, "b", 1, 10)
+	g.between = func() { fill(t, other, "b", 2, 7) }
+	if _, err := g.Take(t.Context(), linesOf("a", "b")); !errors.Is(err, stock.ErrNotFilled) {
 		t.Errorf("got %v", err)
 	}
+	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 10})
+	wantLevel(t, g, stock.Level{SKU: "b", Epoch: 2, Available: 7})
 	g.between = func() {
 		if err := client.HDel(t.Context(), g.keys("a").count, "a").Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantLevel(t, g, stock.Level{SKU: "a", Epoch: 2, Available: 7})
-	if _, err := g.Take(t.Context(), orderOf("a", 1)); !errors.Is(err, stock.ErrNotFilled) {
+	if _, err := g.Take(t.Context(), linesOf("a", "b")); !errors.Is(err, stock.ErrNotFilled) {
 		t.Errorf("a lost count: got %v", err)
 	}
-	if takes, err := g.InFlight(t.Context(), 10, "a"); len(takes) > 0 || err != nil {
+	if takes, err := g.InFlight(t.Context(), 10, "a", "b"); len(takes) > 0 || err != nil {
 		t.Errorf("in flight: %v, %v", takes, err)
 	}
 }

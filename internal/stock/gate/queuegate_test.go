@@ -146,7 +146,14 @@ func TestRefusedAtOnce(t *testing.T) {
 	waiting = append(waiting, g.start(t.Context(), second))
 	p.resume <- struct{}{}
 	<-p.stopped // 5 units are left, and the consumer is deciding about 2 of them
-	waiting = append(waiting, g.start(t.Context(), orderOf("a", 3)))
+	third := orderOf("a", 2)
+	waiting = append(waiting, g.start(t.Context(), third))
+	var twins []<-chan error
+	for _, twin := range []stock.Deduction{second, third} { // of a take that is being decided, and of one that waits
+		twin.TakeID = uuid.New()
+		twins = append(twins, g.start(t.Context(), twin))
+	}
+	waiting = append(waiting, g.start(t.Context(), orderOf("a", 1))) // the twins need no units
 
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
@@ -159,12 +166,11 @@ func TestRefusedAtOnce(t *testing.T) {
 	}
 	fails.Disarm()
 	waiting = append(waiting, g.start(t.Context(), first)) // this take has its unit already
-	twin := second
-	twin.TakeID = uuid.New()
-	answer := g.start(t.Context(), twin)
 	close(p.resume)
-	if err := <-answer; !errors.Is(err, stock.ErrInFlight) {
-		t.Errorf("a twin of a take that waited: %v", err)
+	for _, answer := range twins {
+		if err := <-answer; !errors.Is(err, stock.ErrInFlight) {
+			t.Errorf("a twin of a take that waited: %v", err)
+		}
 	}
 	for _, answer := range waiting {
 		if err := <-answer; err != nil {
@@ -320,8 +326,9 @@ func TestTurnEnds(t *testing.T) {
 }
 
 // TestTurnEnds_UnitsUnknown checks that an instance whose turn has ended does not refuse a take for
-// lack of units, because other instances may have returned some since. Units of takes that were
-// refused when their turn could not begin must count as free again.
+// lack of units, because other instances may have returned some since. Neither does an instance that
+// has given its turn to a caller, who may return some. Units of takes that were refused when their
+// turn could not begin must count as free again.
 func TestTurnEnds_UnitsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,10 +349,18 @@ func TestTurnEnds_UnitsUnknown(t *testing.T) {
 		enter()
 		qs.takeTurn(q)
 		enter()
-		if q.queued != 1 {
-			t.Errorf("%d units are queued, want 1", q.queued)
+		q.known, q.waiting = true, append([]*waiter{{name: q.name, ready: make(chan struct{})}}, q.waiting...)
+		qs.next(q, nil)
+		enter()
+		if q.queued != 2 {
+			t.Errorf("%d units are queued, want 2", q.queued)
 		}
-		qs.refuseAll(q, errInner)
+		other, err := qs.leases.Lock(t.Context(), q.name) // another instance has the turn for long
+		if err != nil {
+			t.Fatal(err)
+		}
+		qs.takeTurn(q)
+		_ = other.Unlock(t.Context())
 		if q.queued != 0 {
 			t.Errorf("%d units are queued after all takes were refused", q.queued)
 		}

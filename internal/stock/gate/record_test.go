@@ -13,6 +13,8 @@ import (
 	"github.com/holdfast-stock/holdfast/internal/stock"
 )
 
+// TestRecordDescribesTheOrder checks that a record has the whole order. A scan that returns the
+// record twice lists the take and its units once.
 func TestRecordDescribesTheOrder(t *testing.T) {
 	t.Parallel()
 	many := stock.Deduction{OrderID: uuid.New(), TakeID: uuid.New(), Buyer: strings.Repeat("b", stock.MaxIDLength)}
@@ -32,6 +34,15 @@ func TestRecordDescribesTheOrder(t *testing.T) {
 		}
 		if got.OrderID != d.OrderID || got.TakeID != d.TakeID || got.Buyer != d.Buyer || !reflect.DeepEqual(got.Lines, d.Lines) {
 			t.Errorf("got %v, want %v", got, d)
+		}
+		listed := &listing{limit: 1, at: make(map[takeID]int)}
+		for range 2 {
+			if err := listed.add(recordField(d.Lines[0].SKU, d.OrderID), record); err != nil {
+				t.Error(err)
+			}
+		}
+		if len(listed.takes) != 1 || !reflect.DeepEqual(listed.takes[0].Recorded, d.Lines[:1]) {
+			t.Errorf("listed %+v", listed.takes)
 		}
 	}
 }

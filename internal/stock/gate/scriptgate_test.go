@@ -60,7 +60,7 @@ func wantLevel(t *testing.T, g gatetest.Gate, want stock.Level) {
 }
 
 // TestOneCallForManyTakes checks that one call cuts, in order of arrival, every take that still
-// fits whole, and refuses only the others.
+// fits whole, and refuses only the others. One call settles them.
 func TestOneCallForManyTakes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"Redis", "Sentinel", "InProcess"} { // a cluster has one call for each SKU
@@ -81,6 +81,10 @@ func TestOneCallForManyTakes(t *testing.T) {
 			fits := of(line("a", 1), line("b", 2))
 			repeat, twin := cutOf(fits.d), cutOf(fits.d)
 			twin.d.TakeID = uuid.New()
+			var others []*cut // so many that the numbers of a and b do not fit into one byte
+			for i := range 256 {
+				others = append(others, of(line(stock.SKU("other-"+strconv.Itoa(i)), 1)))
+			}
 			cuts := []*cut{
 				of(line("a", 5)),               // more than the stock
 				fits,                           // leaves 2 of a, none of b
@@ -93,7 +97,7 @@ func TestOneCallForManyTakes(t *testing.T) {
 				of(line("c", 1)),
 				of(line("b", 1), line("c", 1)), // "not filled" takes precedence
 			}
-			g.runCuts(cuts)
+			g.runCuts(append(others, cuts...))
 			want := []string{
 				"SKU a: sold out", "", "SKU b: sold out", "", stock.ErrInFlight.Error(), "", "", "SKU a: sold out",
 				stock.Refuse("c", stock.ErrNotFilled).Error(), stock.Refuse("c", stock.ErrNotFilled).Error(),
@@ -117,6 +121,15 @@ func TestOneCallForManyTakes(t *testing.T) {
 			}
 			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 7, Available: 0, InFlight: 3})
 			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 9, Available: 0, InFlight: 2})
+			var takes []stock.Take
+			for _, c := range append(others, cuts...) {
+				takes = append(takes, stock.Take{Deduction: c.d})
+			}
+			if err := g.Settle(t.Context(), takes...); err != nil {
+				t.Fatal(err)
+			}
+			wantLevel(t, g, stock.Level{SKU: "a", Epoch: 7, Available: 0})
+			wantLevel(t, g, stock.Level{SKU: "b", Epoch: 9, Available: 0})
 		})
 	}
 }

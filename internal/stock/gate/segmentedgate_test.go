@@ -149,6 +149,11 @@ func TestTakenAgain(t *testing.T) {
 				if _, err := other.Take(t.Context(), again); !errors.Is(err, stock.ErrInFlight) {
 					t.Errorf("taken before the first take was settled: %v", err)
 				}
+				load(t, other.Counter, 1)
+				if _, err := other.Take(t.Context(), again); !errors.Is(err, stock.ErrNotFilled) {
+					t.Errorf("taken under the next generation, before the refill: %v", err)
+				}
+				other.Use(0)
 				wantLevel(t, g, stock.Level{SKU: "a", Epoch: 1, Available: 15 - quantity, InFlight: quantity})
 				if err := g.Settle(t.Context(), first); err != nil {
 					t.Fatal(err)

@@ -52,6 +52,10 @@ func lastUnit(t *trial) error {
 	t.take(order(t.line("a", 1)), nil)
 	t.refusedFor(order(t.line("a", 1)), "a", stock.ErrSoldOut)
 	t.counts("a", 0, 3, 2)
+
+	t.fill("b", 1, stock.MaxTotal)
+	t.take(order(t.line("b", stock.MaxTotal)), nil) // as an administrator can
+	t.counts("b", 0, stock.MaxTotal, 1)
 	return nil
 }
 

@@ -36,6 +36,7 @@ func allLinesOrNone(t *trial) error {
 	t.lay("b", 1)
 	t.lay("c", 10)
 	t.cut(takes(order(t.line("a", 1, 7), t.line("b", 2, 7), t.line("c", 3, 7))), stock.ErrSoldOut)
+	t.cut(takes(order(t.line("a", 1, 7), t.line("b", 1, 7), t.line("c", 11, 7))), stock.ErrSoldOut)
 	t.left("a", 10)
 	t.left("b", 1)
 	t.left("c", 10)

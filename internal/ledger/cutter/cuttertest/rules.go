@@ -171,9 +171,9 @@ func openingHours(t *trial) error {
 		t.cut(takes(order(t.line("always", 1, 7), t.line(row.name, 1, 7))), row.want)
 	}
 	t.left("always", 97)
-	for _, table := range []string{"stock", "stock_parts"} { // stands for the passing of time
+	for _, table := range []string{"stock", "stock_parts"} { // stands for the passing of time, and parts must close, too
 		if t.err == nil {
-			_, t.err = t.db.Exec(t.ctx, "UPDATE "+table+" SET closes_at = ? WHERE sku = ?", early, string(t.sku("closing")))
+			_, t.err = t.db.Exec(t.ctx, "UPDATE "+table+" SET closes_at = ? WHERE sku = ? AND closes_at = ?", early, string(t.sku("closing")), late)
 		}
 	}
 	t.cut(takes(order(t.line("closing", 1, 7))), stock.ErrClosed)
