@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/go-playground/validator/v10"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -144,7 +145,7 @@ type api struct {
 	auth     authority
 	limits   *ratelimit.Limiter[client] // nil without a RateLimit
 	origins  http.CrossOriginProtection
-	binding  strictJSON
+	validate *validator.Validate      // of bodies
 	requests *requests                // nil on the operators' listener
 	deadline atomic.Pointer[deadline] // of the latest changes
 }
@@ -155,9 +156,9 @@ func New(c Config) http.Handler { return build(c).engine() }
 func build(c Config) *api {
 	c.Log = slog.New(LogHandler(c.Log.Handler()))
 	a := &api{
-		Config:  c,
-		auth:    newAuthority(c.AdminToken, c.Loopback),
-		binding: strictJSON{newValidator()},
+		Config:   c,
+		auth:     newAuthority(c.AdminToken, c.Loopback),
+		validate: newValidator(),
 	}
 	if c.RateLimit > 0 {
 		a.limits = ratelimit.New[client](c.RateLimit, c.RateBurst)

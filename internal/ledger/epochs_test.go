@@ -47,7 +47,7 @@ func TestRaiseEpochs(t *testing.T) {
 		var got []stock.SKU
 		for _, row := range raised {
 			got = append(got, row.SKU)
-			if row.Epoch <= above || row.Epoch != raised[0].Epoch || !generation.Holds(row.Epoch) {
+			if row.Epoch <= above || row.Epoch != raised[0].Epoch || stock.GenerationOf(row.Epoch) != generation {
 				t.Errorf("%s has epoch %d, want one epoch for all, above %d", row.SKU, row.Epoch, above)
 			}
 			if row.Available != 15 || row.Changes != 0 || row.Version != 2 {

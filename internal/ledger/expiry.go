@@ -54,15 +54,6 @@ type duePosition struct {
 	id uuid.UUID
 }
 
-// end ends the round after a batch with the youngest due order. If orders have failed, the round
-// continues with orders that become due, for up to expiryRetry, so that failed orders are not tried
-// all the time.
-func (r *ExpiryRound) end() {
-	if r.failed == 0 || time.Since(r.began) >= expiryRetry {
-		*r = ExpiryRound{waitAfter: r.waitAfter}
-	}
-}
-
 // Expire expires up to limit pending orders whose payment window has ended by the database's clock,
 // and returns their units. It takes the orders that come next in the round. The caller must hold
 // the job.
@@ -107,8 +98,10 @@ func (l *Ledger) Expire(ctx context.Context, held Job, round *ExpiryRound, limit
 	if len(due) > 0 {
 		round.after = due[len(due)-1]
 	}
-	if !e.More {
-		round.end()
+	// The round ends with the youngest due order. If orders have failed, it continues with orders that
+	// become due, for up to expiryRetry, so that failed orders are not tried all the time.
+	if !e.More && (round.failed == 0 || time.Since(round.began) >= expiryRetry) {
+		*round = ExpiryRound{waitAfter: round.waitAfter}
 	}
 	return e, nil
 }
@@ -262,9 +255,9 @@ func expireOrders(ctx context.Context, tx *sqltx.Tx, orders map[uuid.UUID]*order
 	// finds them by their IDs, and never by the index of all due orders.
 	in := " WHERE id IN (?" + strings.Repeat(", ?", len(due)-1) + ")"
 	tx.AtCommit(sqltx.Statement{
-		SQL: d.Bind("UPDATE orders SET status = ?, version = version + 1" + in), Args: append([]any{string(change.To)}, due...),
+		SQL: "UPDATE orders SET status = ?, version = version + 1" + in, Args: append([]any{string(change.To)}, due...),
 	}, sqltx.Statement{
-		SQL: d.Bind("INSERT INTO order_history (order_id, version, status, at) SELECT id, version, status, " + d.Now() + " FROM orders" + in), Args: due,
+		SQL: "INSERT INTO order_history (order_id, version, status, at) SELECT id, version, status, " + d.Now() + " FROM orders" + in, Args: due,
 	})
 	return expired, change, nil
 }

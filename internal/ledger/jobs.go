@@ -90,7 +90,7 @@ func (l *Ledger) ReleaseJob(ctx context.Context, j Job) error {
 func setLease(ctx context.Context, db execer, j Job, lease time.Duration) error {
 	d := db.Dialect()
 	affected, err := db.ExecAll(ctx, sqltx.Statement{
-		SQL:  d.Bind("UPDATE jobs SET held_until = " + d.After(lease) + " WHERE name = ? AND holder = ? AND token = ?"),
+		SQL:  "UPDATE jobs SET held_until = " + d.After(lease) + " WHERE name = ? AND holder = ? AND token = ?",
 		Args: []any{j.Name, j.Holder, j.Token},
 	})
 	if err == nil && affected[0] == 0 {

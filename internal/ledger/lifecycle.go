@@ -33,14 +33,16 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 	if !ok || o.Status == order.Void || o.Status == shrink || cmp.Or(options.Buyer, o.Buyer) != o.Buyer {
 		return order.Order{}, nil, order.ErrUnknownOrder
 	}
+	var skus []stock.SKU // those whose stock rows are locked
 	if options.Returns { // a payment must not wait for changes that wait for stock rows
-		end, err := l.turns.take(ctx, o.SKUs()...)
+		skus = o.SKUs()
+		end, err := l.turns.take(ctx, skus...)
 		if err != nil {
 			return order.Order{}, nil, err
 		}
 		defer end()
 	}
-	state, returned, err := l.change(ctx, *o, options, decide)
+	state, returned, err := l.change(ctx, *o, skus, options.Payment, decide)
 	switch {
 	case err == nil:
 		return state.Order, returned, nil
@@ -50,25 +52,37 @@ func (l *Ledger) Change(ctx context.Context, id uuid.UUID, options order.ChangeO
 	return state.Order, nil, fmt.Errorf("changing order %s: %w", id, err)
 }
 
-// change is the transaction of Change. o is the order as it was read.
-func (l *Ledger) change(ctx context.Context, o order.Order, options order.ChangeOptions, decide order.Decide) (state order.Locked, returned []stock.Change, err error) {
+// change is the transaction of Change. found is the order as it was read. The stock rows of the SKUs
+// are locked before the order.
+func (l *Ledger) change(ctx context.Context, found order.Order, skus []stock.SKU, payment string, decide order.Decide) (state order.Locked, returned []stock.Change, err error) {
 	decided := false // decide chose to change nothing, or its error ended the transaction
 	err = l.transact(ctx, transactionTimeout, func(ctx context.Context, tx *sqltx.Tx) error {
 		returned = nil // those of an earlier try were rolled back
 		var rows []StockRow
-		if options.Returns {
-			if rows, err = readRows(ctx, tx, o.SKUs(), stockColumns, tx.Dialect().RowLock()); err != nil {
+		if len(skus) > 0 {
+			if rows, err = readRows(ctx, tx, skus, stockColumns, tx.Dialect().RowLock()); err != nil {
 				return err
 			}
 		}
-		if state, err = lockOrder(ctx, tx, o, options.Payment); err != nil {
+		if state, err = lockOrder(ctx, tx, found, payment); err != nil {
 			return err
 		}
 		c, err := decide(state)
 		if decided = err != nil || c == (order.Transition{}); decided {
 			return cmp.Or(err, errUnchanged)
 		}
-		returned = l.apply(tx, rows, &state, c)
+		o := &state.Order
+		if c.To != "" {
+			o.Apply(c)
+			tx.AtCommit(writeStep(tx.Dialect(), o)...)
+		}
+		if c.PaymentID != "" {
+			known := state.Payment != nil || c.To == order.Refunded
+			tx.AtCommit(writePayment(tx.Dialect(), known, order.Payment{ID: c.PaymentID, OrderID: o.ID, Status: c.PaymentStatus}))
+		}
+		if c.Returns {
+			returned = l.returnUnits(tx, rows, o)
+		}
 		return nil
 	})
 	if decided { // the answer relies on rows that were read; a COMMIT would hold their locks until the standby is back
@@ -105,36 +119,18 @@ func lockOrder(ctx context.Context, tx *sqltx.Tx, o order.Order, payment string)
 	return s, err
 }
 
-// apply makes the change to the order in state when tx commits. It sets state to the result, and
-// returns the additions for the outbox.
-func (l *Ledger) apply(tx *sqltx.Tx, rows []StockRow, state *order.Locked, c order.Transition) []stock.Change {
-	o := &state.Order
-	if c.To != "" {
-		o.Apply(c)
-		tx.AtCommit(writeStep(tx.Dialect(), o)...)
-	}
-	if c.PaymentID != "" {
-		known := state.Payment != nil || c.To == order.Refunded
-		tx.AtCommit(writePayment(tx.Dialect(), known, order.Payment{ID: c.PaymentID, OrderID: o.ID, Status: c.PaymentStatus}))
-	}
-	if !c.Returns {
-		return nil
-	}
-	return l.returnUnits(tx, rows, o)
-}
-
 // writeStep returns the statements that write the last change of the order, if its row has the
 // version before, and add it to the history. Every change raises the version.
 func writeStep(d sqltx.Dialect, o *order.Order) []sqltx.Statement {
 	return []sqltx.Statement{{
-		SQL: d.Bind(`UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
-			WHERE id = ? AND version = ?`),
+		SQL: `UPDATE orders SET status = ?, version = ?, take_id = ?, payment_id = ?, restocked = ?
+			WHERE id = ? AND version = ?`,
 		Args: []any{
 			string(o.Status), o.Version, d.UUID(o.TakeID), sql.NullString{String: o.PaymentID, Valid: o.PaymentID != ""}, o.Restocked,
 			d.UUID(o.ID), o.Version - 1,
 		},
 	}, {
-		SQL:  d.Bind("INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, " + d.Now() + ")"),
+		SQL:  "INSERT INTO order_history (order_id, version, status, at) VALUES (?, ?, ?, " + d.Now() + ")",
 		Args: []any{d.UUID(o.ID), o.Version, string(o.Status)},
 	}}
 }

@@ -271,7 +271,7 @@ func TestRevive_EarlierTake(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		state, _, err := l.change(t.Context(), expired, order.ChangeOptions{}, func(order.Locked) (order.Transition, error) { return order.Transition{}, nil })
+		state, _, err := l.change(t.Context(), expired, nil, "", func(order.Locked) (order.Transition, error) { return order.Transition{}, nil })
 		if got, want := fmt.Sprintf("%+v", state.Order), fmt.Sprintf("%+v", *now); err != nil || got != want {
 			t.Errorf("a change of an order that was read before: %s, %v, want %s", got, err, want)
 		}

@@ -11,9 +11,9 @@ import (
 )
 
 // insertChange adds a change to the outbox, from which it goes to the gate.
-func insertChange(d sqltx.Dialect, c stock.Change) sqltx.Statement {
+func insertChange(c stock.Change) sqltx.Statement {
 	return sqltx.Statement{
-		SQL:  d.Bind("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, ?, ?, ?)"),
+		SQL:  "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, ?, ?, ?)",
 		Args: []any{string(c.SKU), c.Epoch, c.Number, c.Delta, Now()},
 	}
 }
@@ -54,7 +54,7 @@ func (l *Ledger) Applied(ctx context.Context, changes ...stock.Change) error {
 	deletes := make([]sqltx.Statement, len(sorted))
 	for i, c := range sorted {
 		deletes[i] = sqltx.Statement{
-			SQL:  l.db.Dialect().Bind("DELETE FROM outbox WHERE sku = ? AND epoch = ? AND number = ?"),
+			SQL:  "DELETE FROM outbox WHERE sku = ? AND epoch = ? AND number = ?",
 			Args: []any{string(c.SKU), c.Epoch, c.Number},
 		}
 	}

@@ -62,7 +62,7 @@ func TestChanges_Pages(t *testing.T) {
 				for range n {
 					c := stock.Change{SKU: "a", Epoch: 1, Number: int64(len(all)) + 1, Delta: 1}
 					all = append(all, c)
-					tx.AtCommit(insertChange(tx.Dialect(), c))
+					tx.AtCommit(insertChange(c))
 				}
 				return nil
 			})

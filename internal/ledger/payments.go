@@ -90,12 +90,12 @@ func (l *Ledger) Refunded(ctx context.Context, id string) (p order.Payment, err 
 func writePayment(d sqltx.Dialect, known bool, p order.Payment) sqltx.Statement {
 	if known {
 		return sqltx.Statement{
-			SQL:  d.Bind("UPDATE payments SET status = ?, changed_at = " + d.Now() + " WHERE id = ?"),
+			SQL:  "UPDATE payments SET status = ?, changed_at = " + d.Now() + " WHERE id = ?",
 			Args: []any{string(p.Status), p.ID},
 		}
 	}
 	return sqltx.Statement{
-		SQL:  d.Bind("INSERT INTO payments (" + paymentColumns + ") VALUES (?, ?, ?, " + d.Now() + ", " + d.Now() + ")"),
+		SQL:  "INSERT INTO payments (" + paymentColumns + ") VALUES (?, ?, ?, " + d.Now() + ", " + d.Now() + ")",
 		Args: []any{p.ID, d.UUID(p.OrderID), string(p.Status)},
 	}
 }

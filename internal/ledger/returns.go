@@ -15,7 +15,6 @@ import (
 // A row of another generation keeps its epoch. The change in the outbox has that epoch: an instance
 // of its generation applies the change, or the next fill includes it.
 func (l *Ledger) returnUnits(tx *sqltx.Tx, rows []StockRow, orders ...*order.Order) (returned []stock.Change) {
-	d := tx.Dialect()
 	units, byBuyer := unitsOf(orders)
 	for _, row := range rows {
 		if row.CountedTo.Valid { // while claims are counted, only counted orders have claims
@@ -28,14 +27,14 @@ func (l *Ledger) returnUnits(tx *sqltx.Tx, rows []StockRow, orders ...*order.Ord
 		}
 		forSale := row.add(n)
 		row.Version++
-		if forSale > 0 && (l.hasGate || !l.Generation().Holds(row.Epoch)) {
+		if forSale > 0 && (l.hasGate || stock.GenerationOf(row.Epoch) != l.Generation()) {
 			row.Changes++
 			c := stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: forSale}
-			tx.AtCommit(insertChange(d, c))
+			tx.AtCommit(insertChange(c))
 			returned = append(returned, c)
 		}
 		tx.AtCommit(sqltx.Statement{
-			SQL:  d.Bind("UPDATE stock SET available = ?, version = ?, changes = ? WHERE sku = ?"),
+			SQL:  "UPDATE stock SET available = ?, version = ?, changes = ? WHERE sku = ?",
 			Args: []any{row.Available, row.Version, row.Changes, string(row.SKU)},
 		})
 		if row.BuyerLimit == 0 {
@@ -43,7 +42,7 @@ func (l *Ledger) returnUnits(tx *sqltx.Tx, rows []StockRow, orders ...*order.Ord
 		}
 		for buyer, claimed := range byBuyer[row.SKU] {
 			tx.AtCommit(sqltx.Statement{
-				SQL:  d.Bind("UPDATE claims SET units = units - ? WHERE sku = ? AND buyer_id = ?"),
+				SQL:  "UPDATE claims SET units = units - ? WHERE sku = ? AND buyer_id = ?",
 				Args: []any{claimed, string(row.SKU), buyer},
 			})
 		}

@@ -202,7 +202,7 @@ func (l *Ledger) Set(ctx context.Context, s stock.Setting) (row StockRow, create
 		row.Version++
 		if l.hasGate && forSale > 0 {
 			row.Changes++
-			tx.AtCommit(insertChange(tx.Dialect(), stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: forSale}))
+			tx.AtCommit(insertChange(stock.Change{SKU: row.SKU, Epoch: row.Epoch, Number: row.Changes, Delta: forSale}))
 		}
 		return changeRow(ctx, tx, before, &row)
 	})

@@ -100,7 +100,7 @@ func TestCompareMeetsALaterGeneration(t *testing.T) {
 	if l.Generation() != later || gate.using != later {
 		t.Errorf("uses generation %d, and %d at the gate, want %d", l.Generation(), gate.using, later)
 	}
-	if level := gate.redis.counts["a"]; level.Available != 10 || !later.Holds(level.Epoch) {
+	if level := gate.redis.counts["a"]; level.Available != 10 || stock.GenerationOf(level.Epoch) != later {
 		t.Errorf("the gate has %+v", level)
 	}
 }

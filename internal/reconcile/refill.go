@@ -45,7 +45,7 @@ func (r *Reconciler) Refill(ctx context.Context, sku stock.SKU) error {
 
 // differ reports whether gate and ledger do not agree on the SKU's epoch in the current generation.
 func (r *Reconciler) differ(row ledger.StockRow, level stock.Level) bool {
-	return !r.generations.current().Holds(row.Epoch) || r.counter != nil && !level.FilledUnder(row.Epoch)
+	return stock.GenerationOf(row.Epoch) != r.generations.current() || r.counter != nil && !level.FilledUnder(row.Epoch)
 }
 
 // refillIf refills the SKU if needed returns true for its counts.

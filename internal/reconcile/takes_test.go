@@ -241,7 +241,7 @@ func TestWithoutAGate(t *testing.T) {
 		t.Errorf("%d takes are open, epochs were raised of %v", len(r.open), l.raises)
 	}
 	l.Use(1)
-	if err := r.PrepareRetry(t.Context(), stock.ErrNotAdopted, "a"); err != nil || !l.Generation().Holds(l.rows["a"].Epoch) {
+	if err := r.PrepareRetry(t.Context(), stock.ErrNotAdopted, "a"); err != nil || stock.GenerationOf(l.rows["a"].Epoch) != l.Generation() {
 		t.Errorf("the row is %+v, %v", l.rows["a"], err)
 	}
 }

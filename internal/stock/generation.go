@@ -22,9 +22,6 @@ func (g Generation) Epochs() (first, last int64) {
 	return int64(g) << epochBits, int64(g+1)<<epochBits - 1
 }
 
-// Holds reports whether the epoch belongs to the generation.
-func (g Generation) Holds(epoch int64) bool { return GenerationOf(epoch) == g }
-
 // Renew returns an epoch of the generation that is above all the given epochs. It returns
 // ErrLaterGeneration if one of them belongs to a later generation.
 func (g Generation) Renew(epochs ...int64) (int64, error) {

@@ -41,9 +41,9 @@ func TestPgBouncer(t *testing.T) {
 							return
 						}
 						tx.Expect(1, sqltx.Statement{
-							SQL: "UPDATE stock SET available = available - 1 WHERE sku = ANY($1::text[])", Args: []any{[]string{name}},
+							SQL: "UPDATE stock SET available = available - 1 WHERE sku = ANY(?::text[])", Args: []any{[]string{name}},
 						}, "")
-						tx.AtCommit(sqltx.Statement{SQL: "UPDATE stock SET version = version + 1 WHERE sku = $1", Args: []any{name}})
+						tx.AtCommit(sqltx.Statement{SQL: "UPDATE stock SET version = version + 1 WHERE sku = ?", Args: []any{name}})
 						if err := tx.Commit(); err != nil {
 							done <- err
 							return

@@ -158,7 +158,7 @@ func raise(dialect sqltx.Dialect, takes []stock.Take, limits map[stock.SKU]int64
 		}
 		clause, inserted := dialect.Upsert("sku", "buyer_id")
 		sum := "claims.units + " + inserted("units")
-		s.SQL = dialect.Bind(s.SQL + clause + "units = " + dialect.Require(sum+" <= ?", sum))
+		s.SQL = s.SQL + clause + "units = " + dialect.Require(sum+" <= ?", sum)
 		s.Args = append(s.Args, limit)
 		statements = append(statements, s)
 	}

@@ -91,5 +91,5 @@ func (k rowKind) countDown(dialect sqltx.Dialect, skus []stock.SKU, units map[st
 	for _, sku := range skus {
 		args = append(args, string(sku))
 	}
-	return sqltx.Statement{SQL: dialect.Bind(sql.String()), Args: args}
+	return sqltx.Statement{SQL: sql.String(), Args: args}
 }

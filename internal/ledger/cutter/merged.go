@@ -70,7 +70,7 @@ func (k rowKind) groupCut(dialect sqltx.Dialect, g stock.Generation, lines []lin
 	default:
 		sql, args = k.alternatives(dialect, g, lines, refuse)
 	}
-	return &GroupCut{Statement: sqltx.Statement{SQL: dialect.Bind(sql), Args: args}, Rows: int64(len(lines))}
+	return &GroupCut{Statement: sqltx.Statement{SQL: sql, Args: args}, Rows: int64(len(lines))}
 }
 
 // alternatives names the lines in classes of the same epoch, units and want. A group

@@ -125,7 +125,7 @@ func collect(ctx context.Context, tx *sqltx.Tx, units map[stock.SKU]int64) error
 		negated[sku] = -n
 	}
 	_, err := tx.ExecAll(ctx, stockRows.countDown(d, skus, negated), sqltx.Statement{
-		SQL: d.Bind("DELETE FROM stock_parts WHERE sku IN (?" + strings.Repeat(",?", len(args)-1) + ")"), Args: args,
+		SQL: "DELETE FROM stock_parts WHERE sku IN (?" + strings.Repeat(",?", len(args)-1) + ")", Args: args,
 	})
 	if err != nil {
 		return fmt.Errorf("taking parts back: %w", err)
@@ -146,10 +146,10 @@ func lend(d sqltx.Dialect, r *row, first int64, parts []int64) []sqltx.Statement
 	}
 	clause, inserted := d.Upsert("sku", "part")
 	return []sqltx.Statement{
-		{SQL: d.Bind("UPDATE stock SET available = ? WHERE sku = ?"), Args: []any{left, string(r.sku)}},
+		{SQL: "UPDATE stock SET available = ? WHERE sku = ?", Args: []any{left, string(r.sku)}},
 		{
-			SQL: d.Bind("INSERT INTO stock_parts (sku, part, available, epoch, opens_at, closes_at) VALUES (?,?,?,?,?,?)" +
-				strings.Repeat(",(?,?,?,?,?,?)", len(parts)-1) + clause + "available = " + inserted("available")),
+			SQL: "INSERT INTO stock_parts (sku, part, available, epoch, opens_at, closes_at) VALUES (?,?,?,?,?,?)" +
+				strings.Repeat(",(?,?,?,?,?,?)", len(parts)-1) + clause + "available = " + inserted("available"),
 			Args: args,
 		},
 	}

@@ -180,7 +180,7 @@ func freeUnits(ctx context.Context, tx *sqltx.Tx, sku stock.SKU, limit int64, c 
 func deleteUnits(d sqltx.Dialect, sku stock.SKU, numbers []any) (statements []sqltx.Statement) {
 	for some := range slices.Chunk(numbers, d.KeysOfDelete()) {
 		statements = append(statements, sqltx.Statement{
-			SQL:  d.Bind("DELETE FROM stock_parts WHERE sku = ? AND part IN (?" + strings.Repeat(",?", len(some)-1) + ")"),
+			SQL:  "DELETE FROM stock_parts WHERE sku = ? AND part IN (?" + strings.Repeat(",?", len(some)-1) + ")",
 			Args: append([]any{string(sku)}, some...),
 		})
 	}

@@ -189,9 +189,8 @@ func (tx *Tx) Expect(rows int64, first Statement, value string) (checked string)
 	case tx.dialect == MySQL:
 		value = tx.dialect.Require(fmt.Sprintf("ROW_COUNT() = %d", rows), value)
 	case tx.dialect == Postgres: // the statement counts its rows itself, and an error skips the rest of the pipeline
-		args := append(slices.Clone(first.Args), rows)
-		counted := tx.dialect.Require(fmt.Sprintf("count(*) = $%d", len(args)), "(1 + count(*))")
-		first = Statement{"WITH affected AS (" + first.SQL + " RETURNING 1) SELECT " + counted + " FROM affected", args}
+		counted := tx.dialect.Require("count(*) = ?", "(1 + count(*))")
+		first = Statement{"WITH affected AS (" + first.SQL + " RETURNING 1) SELECT " + counted + " FROM affected", append(slices.Clone(first.Args), rows)}
 	}
 	tx.last = append(tx.last, first)
 	return value
@@ -201,19 +200,23 @@ func (tx *Tx) Expect(rows int64, first Statement, value string) (checked string)
 // ErrUnknownOutcome proves that nothing was committed.
 func (tx *Tx) Commit() error {
 	start := time.Now()
-	err := tx.on.commit(tx.last, tx.rows)
+	statements := append(tx.last, Statement{SQL: "COMMIT"})
+	if tx.dialect == Postgres {
+		statements = numbered(statements)
+	}
+	err := tx.on.commit(statements, tx.rows)
 	if err != nil && tx.rows > 0 && isUnmet(err) {
 		err = fmt.Errorf("%w: %w", ErrUnmet, err)
 	}
-	tx.trace(tx.on.ctx, start, append(tx.last, Statement{SQL: "COMMIT"}), err)
+	tx.trace(tx.on.ctx, start, statements, err)
 	if err != nil {
 		tx.Rollback() // unless tx is over
 	}
 	return err
 }
 
-// Statement is one SQL statement with its arguments. Its placeholders are
-// written as Dialect.Bind writes them.
+// Statement is one SQL statement with its arguments. Its placeholders are question marks. One that
+// only PostgreSQL gets may have numbers instead ($1, $2 and so on), but not in Expect.
 type Statement struct {
 	SQL  string
 	Args []any
@@ -224,6 +227,9 @@ type Statement struct {
 // statement affected. Outside a transaction each statement commits by itself.
 func (r runner) ExecAll(ctx context.Context, statements ...Statement) (affected []int64, err error) {
 	start := time.Now()
+	if r.dialect == Postgres {
+		statements = numbered(statements)
+	}
 	if r.on != nil {
 		affected, err = r.on.exec(ctx, statements)
 	} else {

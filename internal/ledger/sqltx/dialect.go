@@ -173,24 +173,6 @@ func (d Dialect) UUID(id uuid.UUID) any {
 	return id[:]
 }
 
-// Bind writes the placeholders of sql, which are question marks, as the database expects them. Only
-// statements for ExecAll, AtCommit and Expect need Bind.
-func (d Dialect) Bind(sql string) string {
-	if d != Postgres {
-		return sql
-	}
-	var b strings.Builder
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(sql, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		b.WriteString("$" + strconv.Itoa(n))
-		sql = after
-	}
-}
-
 // confirmation is the statement that Confirm runs, or empty if the dialect needs none. If there are
 // synchronous standbys, the statement makes PostgreSQL write to its log. The commit of that write
 // waits for the standbys, and so for all earlier writes.

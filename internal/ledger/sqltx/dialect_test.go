@@ -18,28 +18,24 @@ func TestDialect(t *testing.T) {
 		arrays                      bool
 		uuid                        any
 		confirms                    bool
-		bound                       string
 		now, after                  string
 	}{
-		{MySQL, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "SIGNED", false, id[:], false, "a = ? AND b IN (?, ?)", "UTC_TIMESTAMP(6)", "UTC_TIMESTAMP(6) + INTERVAL 1500000 MICROSECOND"},
-		{Postgres, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "BIGINT", true, id.String(), true, "a = $1 AND b IN ($2, $3)", "clock_timestamp()", "clock_timestamp() + INTERVAL '1500 milliseconds'"},
-		{SQLite, "", "", "BIGINT", false, id[:], false, "a = ? AND b IN (?, ?)", "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now')", "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now', '+1.500 seconds')"},
+		{MySQL, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "SIGNED", false, id[:], false, "UTC_TIMESTAMP(6)", "UTC_TIMESTAMP(6) + INTERVAL 1500000 MICROSECOND"},
+		{Postgres, " FOR UPDATE", " FOR UPDATE SKIP LOCKED", "BIGINT", true, id.String(), true, "clock_timestamp()", "clock_timestamp() + INTERVAL '1500 milliseconds'"},
+		{SQLite, "", "", "BIGINT", false, id[:], false, "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now')", "strftime('%Y-%m-%d %H:%M:%f+00:00', 'now', '+1.500 seconds')"},
 	} {
 		t.Run(string(test.dialect), func(t *testing.T) {
 			d := test.dialect
 			for method, pair := range map[string]struct{ got, want any }{
-				"RowLock":                {d.RowLock(), test.rowLock},
-				"SkipLocked":             {New(nil, d).SkipLocked(), test.skipLocked},
-				"SkipLocked without":     {New(nil, d).Without(Lacks{SkipLocked: true}).SkipLocked(), test.rowLock},
-				"BigInt":                 {d.BigInt(), test.bigInt},
-				"Now":                    {d.Now(), test.now},
-				"After":                  {d.After(1500 * time.Millisecond), test.after},
-				"Arrays":                 {d.Arrays(), test.arrays},
-				"UUID":                   {d.UUID(id), test.uuid},
-				"confirmation":           {d.confirmation() != "", test.confirms},
-				"Bind":                   {d.Bind("a = ? AND b IN (?, ?)"), test.bound},
-				"Bind of no placeholder": {d.Bind("SELECT 1"), "SELECT 1"},
-				"Bind of no text":        {d.Bind(""), ""},
+				"RowLock":            {d.RowLock(), test.rowLock},
+				"SkipLocked":         {New(nil, d).SkipLocked(), test.skipLocked},
+				"SkipLocked without": {New(nil, d).Without(Lacks{SkipLocked: true}).SkipLocked(), test.rowLock},
+				"BigInt":             {d.BigInt(), test.bigInt},
+				"Now":                {d.Now(), test.now},
+				"After":              {d.After(1500 * time.Millisecond), test.after},
+				"Arrays":             {d.Arrays(), test.arrays},
+				"UUID":               {d.UUID(id), test.uuid},
+				"confirmation":       {d.confirmation() != "", test.confirms},
 			} {
 				if !reflect.DeepEqual(pair.got, pair.want) {
 					t.Errorf("%s: %#v, want %#v", method, pair.got, pair.want)
@@ -47,8 +43,20 @@ func TestDialect(t *testing.T) {
 			}
 		})
 	}
-	if bound := Postgres.Bind(strings.Repeat("?,", 11)); !strings.HasSuffix(bound, "$9,$10,$11,") {
-		t.Errorf("eleven placeholders: %s", bound)
+}
+
+func TestNumbered(t *testing.T) {
+	for sql, want := range map[string]string{
+		"":                       "",
+		"SELECT 1":               "SELECT 1",
+		"SELECT $1":              "SELECT $1",
+		"a = ? AND b IN (?, ?)":  "a = $1 AND b IN ($2, $3)",
+		strings.Repeat("?,", 11): "$1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,",
+	} {
+		statements := []Statement{{SQL: sql}, {SQL: "b = ?"}}
+		if got := numbered(statements); got[0].SQL != want || got[1].SQL != "b = $1" || statements[0].SQL != sql {
+			t.Errorf("%q: %q, want %q", sql, got, want)
+		}
 	}
 }
 

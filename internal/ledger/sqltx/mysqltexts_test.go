@@ -157,7 +157,7 @@ func TestTexts_NoWholeAnswer(t *testing.T) {
 		}
 		conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, open: open}
 		defer conns.DB.Close()
-		err := begin(t, conns).on.commit([]Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}}, 1)
+		err := begin(t, conns).on.commit([]Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}, {SQL: "COMMIT"}}, 1)
 		if !errors.Is(err, ErrUnknownOutcome) || !conn.closed {
 			t.Errorf("%s: %v, connection closed %v", name, err, conn.closed)
 		}
@@ -177,7 +177,7 @@ func TestTexts_Apart(t *testing.T) {
 	conn := apartConn{&fakeConn{affected: []int64{0}}}
 	conns := pool{DB: sql.OpenDB(conn), exec: execMySQL, begin: "START TRANSACTION", query: queryMySQL}
 	defer conns.DB.Close()
-	err := begin(t, conns).on.commit([]Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}}, 0)
+	err := begin(t, conns).on.commit([]Statement{{SQL: "UPDATE"}, {SQL: "INSERT"}, {SQL: "COMMIT"}}, 0)
 	if want := []string{"START TRANSACTION", "UPDATE", "INSERT", "COMMIT"}; err != nil || !slices.Equal(conn.sent, want) {
 		t.Errorf("sent %q, %v, want %q", conn.sent, err, want)
 	}

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -155,6 +158,25 @@ func (s *postgresSession) exec(ctx context.Context, statement Statement) (pgconn
 		return tag, err
 	}
 	return tag, s.warning(statement.SQL == "COMMIT")
+}
+
+// numbered returns the statements with numbers as placeholders, which PostgreSQL expects instead of
+// question marks.
+func numbered(statements []Statement) []Statement {
+	all := slices.Clone(statements)
+	for i, s := range all {
+		before, after, found := strings.Cut(s.SQL, "?")
+		if !found {
+			continue
+		}
+		var sql strings.Builder
+		for n := 1; found; n++ {
+			sql.WriteString(before + "$" + strconv.Itoa(n))
+			before, after, found = strings.Cut(after, "?")
+		}
+		all[i].SQL = sql.String() + before
+	}
+	return all
 }
 
 // rolledBack returns an error if the statement is a COMMIT that PostgreSQL answered with ROLLBACK.

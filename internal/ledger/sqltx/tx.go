@@ -146,8 +146,8 @@ func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 	return open
 }
 
-// commit runs the statements and commits. It requires that the first statement affects the given
-// number of rows, unless the number is 0. A server that accepts texts checks the number itself.
+// commit runs the statements, of which the last is the COMMIT. It requires that the first statement
+// affects the given number of rows, unless the number is 0. A server that accepts texts checks the number itself.
 // Every error except ErrUnknownOutcome proves that nothing was committed. After an error the
 // transaction may still be open.
 func (t *transaction) commit(statements []Statement, rows int64) error {
@@ -157,19 +157,19 @@ func (t *transaction) commit(statements []Statement, rows int64) error {
 	case t.ctx.Err() != nil: // the COMMIT is not sent
 		return t.ctx.Err()
 	}
-	if !t.texts && len(statements) > 0 {
-		if err := t.execFirst(statements, rows); err != nil {
+	if last := len(statements) - 1; !t.texts && last > 0 {
+		if err := t.execFirst(statements[:last], rows); err != nil {
 			return err
 		}
-		statements = nil
+		statements = statements[last:]
 	}
-	_, err := t.exec(t.ctx, append(statements, Statement{SQL: "COMMIT"}))
+	_, err := t.exec(t.ctx, statements)
 	switch {
 	case err == nil:
 		t.over = true
 		_ = t.conn.Close() // the transaction is committed even if this fails
 		return nil
-	case len(statements) > 0 && (provesNoCommit(err) || t.stillOpen(err)):
+	case len(statements) > 1 && (provesNoCommit(err) || t.stillOpen(err)):
 		return err
 	}
 	t.over = true

@@ -105,7 +105,7 @@ func parseCount(g stock.Generation, sku stock.SKU, count any) stock.Level {
 		}
 		*to = n
 	}
-	if !g.Holds(level.Epoch) {
+	if stock.GenerationOf(level.Epoch) != g {
 		return stock.Level{SKU: sku, Epoch: level.Epoch}
 	}
 	return level

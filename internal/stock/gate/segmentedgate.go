@@ -138,7 +138,7 @@ func (g *Segmented) findRecord(ctx context.Context, order uuid.UUID, lines []sto
 			return nil, fmt.Errorf("looking for the order's record: %w", proven(err))
 		}
 		epoch := epochOf(count, 0)
-		if !g.counter.scripts.Load().generation.Holds(epoch) || epoch != epochOf(record, 2) {
+		if stock.GenerationOf(epoch) != g.counter.scripts.Load().generation || epoch != epochOf(record, 2) {
 			continue // void record
 		}
 		found, err := parseRecord(order.String(), record)

@@ -256,7 +256,7 @@ func (t *trial) cutWhole(commit bool, cut *cutter.GroupCut) (fits bool, err erro
 // statement changes nothing that a check reads.
 func (t *trial) guarded(one string) sqltx.Statement {
 	return sqltx.Statement{
-		SQL:  t.db.Dialect().Bind("INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, " + one + ", 1, ?)"),
+		SQL:  "INSERT INTO outbox (sku, epoch, number, delta, created_at) VALUES (?, ?, " + one + ", 1, ?)",
 		Args: []any{uuid.NewString(), 1, time.Now().UTC()},
 	}
 }
