@@ -197,6 +197,14 @@ func validHour(o optional[time.Time]) bool {
 	return year >= 1970 && year <= 9999
 }
 
+// strictJSON is a gin binding. Unlike gin's own for JSON, it refuses unknown and
+// repeated fields, names in another case, a second value, invalid UTF-8 and more than
+// maxBody bytes.
+type strictJSON struct{ validate *validator.Validate }
+
+// Name implements binding.Binding.
+func (strictJSON) Name() string { return "json" }
+
 // readAll reads a whole body of at most maxBody bytes. The length is known unless the
 // body comes in chunks.
 func readAll(r *http.Request) ([]byte, error) {
@@ -214,10 +222,8 @@ func readAll(r *http.Request) ([]byte, error) {
 // errNoBody: there must be a body.
 var errNoBody = errors.New("the body is empty")
 
-// readJSON reads the body of a request and checks it. Unlike gin's own function, it refuses unknown
-// and repeated fields, names in another case, a second value, invalid UTF-8 and more than maxBody
-// bytes.
-func (a *api) readJSON(r *http.Request, body any) error {
+// Bind implements binding.Binding.
+func (s strictJSON) Bind(r *http.Request, body any) error {
 	data, err := readAll(r)
 	if err != nil {
 		return err
@@ -236,13 +242,13 @@ func (a *api) readJSON(r *http.Request, body any) error {
 		// Unmarshal stops at the first bad field. The rest may not be JSON.
 		return errors.Join(json.Unmarshal(data, new(jsontext.Value), jsontext.AllowDuplicateNames(true)), err)
 	}
-	return a.validate.Struct(body)
+	return s.validate.Struct(body)
 }
 
 // bind reads the body of a request. If it returns false, it has answered the request
 // with the problem.
 func (a *api) bind(c *gin.Context, body any) bool {
-	err := a.readJSON(c.Request, body)
+	err := c.ShouldBindWith(body, a.binding)
 	if err == nil {
 		_ = c.Request.Body.Close() // package http then need not read the rest of the body
 		return true
@@ -255,7 +261,7 @@ func (a *api) bind(c *gin.Context, body any) bool {
 	return false
 }
 
-// bodyProblem returns the problem that answers an error of readJSON.
+// bodyProblem returns the problem that answers an error of strictJSON.
 func bodyProblem(err error) (p problem, detail string, bad []fieldError) {
 	if fields, ok := errors.AsType[validator.ValidationErrors](err); ok {
 		for _, f := range fields {

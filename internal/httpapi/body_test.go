@@ -32,7 +32,7 @@ func TestReadQuery_Bound(t *testing.T) {
 
 // bindBody binds a body as the handlers do. whole reports that it is one JSON value.
 func bindBody(data []byte, body any) (whole bool, bad []fieldError) {
-	err := (&api{validate: newValidator()}).readJSON(httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(data)), body)
+	err := strictJSON{newValidator()}.Bind(httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(data)), body)
 	if err == nil {
 		return true, nil
 	}

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/go-playground/validator/v10"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -145,7 +144,7 @@ type api struct {
 	auth     authority
 	limits   *ratelimit.Limiter[client] // nil without a RateLimit
 	origins  http.CrossOriginProtection
-	validate *validator.Validate      // of bodies
+	binding  strictJSON
 	requests *requests                // nil on the operators' listener
 	deadline atomic.Pointer[deadline] // of the latest changes
 }
@@ -156,9 +155,9 @@ func New(c Config) http.Handler { return build(c).engine() }
 func build(c Config) *api {
 	c.Log = slog.New(LogHandler(c.Log.Handler()))
 	a := &api{
-		Config:   c,
-		auth:     newAuthority(c.AdminToken, c.Loopback),
-		validate: newValidator(),
+		Config:  c,
+		auth:    newAuthority(c.AdminToken, c.Loopback),
+		binding: strictJSON{newValidator()},
 	}
 	if c.RateLimit > 0 {
 		a.limits = ratelimit.New[client](c.RateLimit, c.RateBurst)
