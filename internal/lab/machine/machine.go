@@ -4,7 +4,6 @@
 package machine
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -102,9 +101,13 @@ func ResidentMiB(pid int) float64 {
 // Describe names the processor, the number of cores, the system and Go's version.
 func Describe() string {
 	model := "unknown CPU"
-	proc, _ := procfs.NewDefaultFS()
-	if processors, err := proc.CPUInfo(); err == nil && len(processors) > 0 {
-		model = cmp.Or(processors[0].ModelName, model)
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(info)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
+		}
 	}
 	system := runtime.GOOS
 	if kernel := output("uname", "-sr"); kernel != "" {
