@@ -84,7 +84,7 @@ func (l *lab) newHistoryLoad(ctx context.Context, spec assembly.Spec, f *fleet, 
 // then does so again while something fails. At the end every strategy sells out, so that the
 // check detects a strategy that has refused an order while units were left.
 func (h *historyLoad) run(ctx context.Context, spec assembly.Spec) (end ending, err error) {
-	h.tell("%s: loading\n", spec.Name)
+	defer h.showProgress(spec.Name)()
 	end = soldOut
 	if spec.Sound {
 		h.part(ctx, func() bool { return true })

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-stock/holdfast/client"
 	"github.com/holdfast-stock/holdfast/internal/assembly"
 	"github.com/holdfast-stock/holdfast/internal/lab/load"
+	"github.com/holdfast-stock/holdfast/internal/retry"
 	"github.com/holdfast-stock/holdfast/loadtest/results"
 )
 
@@ -154,15 +155,8 @@ func (l *loading) showProgress(name string) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var showing sync.WaitGroup
 	showing.Go(func() {
-		ticker := time.NewTicker(progressEvery)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-				l.tell("%s: %d accepted, %d refused, %d failed so far\n", name, l.rec.acknowledged(), l.rec.refused.Load(), l.rec.failed.Load())
-			}
+		for retry.Sleep(ctx, progressEvery) == nil {
+			l.tell("%s: %d accepted, %d refused, %d failed so far\n", name, l.rec.acknowledged(), l.rec.refused.Load(), l.rec.failed.Load())
 		}
 	})
 	return func() {
@@ -201,7 +195,7 @@ func (l *lab) crashRush(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 	if err != nil {
 		return nil, err
 	}
-	l.tell("%s, kill -9: loading\n", spec.Name)
+	stop := x.showProgress(spec.Name + ", kill -9")
 	clients := x.startCrowd(ctx, false)
 	defer clients.stop()
 	more := min(max(l.Stock/4, 1), maxBeforeKill)
@@ -219,6 +213,7 @@ func (l *lab) crashRush(ctx context.Context, spec assembly.Spec, f *fleet) (*res
 	}
 	clients.stop()
 	<-clients.done
+	stop()
 	x.repeatAll(ctx, clients.due())
 	x.follow(ctx)
 	result := x.newResult(l.Stock)
