@@ -44,15 +44,22 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestQueueing checks that the table marks exactly the gates that have a journal.
-func TestQueueing(t *testing.T) {
+// inProcessRedis returns a client of a new Redis in this process.
+func inProcessRedis(t *testing.T) redis.UniversalClient {
+	t.Helper()
 	server, err := store.OpenInProcessRedis(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
+	t.Cleanup(func() { _ = server.Close() })
+	return server.Client()
+}
+
+// TestQueueing checks that the table marks exactly the gates that have a journal.
+func TestQueueing(t *testing.T) {
+	client := inProcessRedis(t)
 	for _, s := range Strategies() {
-		built, closeGate := s.Build(Backends{Redis: server.Client(), LedgerID: uuid.New(), Segments: 2, Slots: 2})
+		built, closeGate := s.Build(Backends{Redis: client, LedgerID: uuid.New(), Segments: 2, Slots: 2})
 		if (built.Journal != nil) != s.Queues || s.Queues != (Queueing().Name == s.Name) {
 			t.Errorf("%s: journal %v, and the table says %v", s.Name, built.Journal, s.Queues)
 		}
@@ -64,12 +71,7 @@ func TestQueueing(t *testing.T) {
 // seconds.
 func TestTurnLease(t *testing.T) {
 	t.Parallel()
-	server, err := store.OpenInProcessRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Close() })
-	client := server.Client()
+	client := inProcessRedis(t)
 	queue, _ := FindStrategy("queue")
 	built, closeGate := queue.Build(Backends{Redis: client, LedgerID: uuid.New()})
 	t.Cleanup(closeGate)
@@ -93,12 +95,7 @@ func TestTurnLease(t *testing.T) {
 // Otherwise another one begins meanwhile, and finds too few units.
 func TestLongGather(t *testing.T) {
 	t.Parallel()
-	server, err := store.OpenInProcessRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Close() })
-	client := server.Client()
+	client := inProcessRedis(t)
 	segment, _ := FindStrategy("segment")
 	built, closeGate := segment.Build(Backends{Redis: client, LedgerID: uuid.New(), Segments: 2})
 	t.Cleanup(closeGate)
