@@ -147,9 +147,9 @@ func openPostgres(_ context.Context, conn *sql.Conn) (open bool) {
 }
 
 // commit runs the statements, of which the last is the COMMIT. It requires that the first statement
-// affects the given number of rows, unless the number is 0. A server that accepts texts checks the number itself.
-// Every error except ErrUnknownOutcome proves that nothing was committed. After an error the
-// transaction may still be open.
+// affects the given number of rows, unless the number is 0. A server that accepts texts checks the
+// number itself. Every error except ErrUnknownOutcome proves that nothing was committed. After an
+// error the transaction may still be open.
 func (t *transaction) commit(statements []Statement, rows int64) error {
 	switch {
 	case t.over:
